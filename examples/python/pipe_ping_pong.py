@@ -30,7 +30,7 @@ def main():
     other.start()
     pipe = accepted.result()
     for choice in pipe.explain().sending:
-        print(f"{choice.name}: {'chosen' if choice.chosen else choice.refusal or 'could be used'}")
+        print(f"{choice.name}: {'chosen' if choice.chosen else choice.refusal or 'usable'}")
     array = np.arange(nbytes, dtype="u1")
     back = np.empty_like(array)
     times = []

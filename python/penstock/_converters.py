@@ -1,4 +1,4 @@
-"""Converters for arrays of libraries that Penstock does not know: they find an array's memory and make new arrays."""
+"""Converters for arrays of libraries that Penstock does not support itself: they find an array's memory and create new arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def register_converter(
     empty: Callable[[tuple[int, ...], str, str], Any] | None = None,
     finish: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Lets pipes send and receive objects of a type that Penstock does not know.
+    """Lets pipes send and receive objects of a type that Penstock does not support itself.
 
         class Grid:
             def __init__(self, values):
@@ -38,16 +38,16 @@ def register_converter(
 
     Arguments:
 
-    - `kind`: the type. A second call for the same type replaces the first. If an object is an instance of several registered types, the latest
-      counts.
-    - `memory(tensor)`: returns an object with the tensor's memory, and keeps it alive: one with the buffer protocol, DLPack or
+    - `kind`: the type. A second call for the same type replaces the first. If an object is an instance of several registered types, the last
+      registration applies.
+    - `memory(tensor)`: returns an object that exposes the tensor's memory and keeps it alive: one with the buffer protocol, DLPack or
       `__cuda_array_interface__`, a PyTorch tensor, or a `penstock.Pointer`. The dtype and shape come from the tensor's own attributes.
-    - `empty(shape, dtype, device)`: makes a tensor for `receive(kind=...)` on a device such as "host" or "cuda:0". `dtype` is NumPy's ("<f4"), or
+    - `empty(shape, dtype, device)`: creates a tensor for `receive(kind=...)` on a device such as "host" or "cuda:0". `dtype` is NumPy's ("<f4"), or
       the sender's name if NumPy has none ("bfloat16"); "|u1" for a tensor without dtype and shape.
-    - `finish(tensor)`: receives the result of `empty` once the bytes have arrived, or once `receive_on_stream()` has queued them. Its result is the
-      tensor of the message.
+    - `finish(tensor)`: called with the result of `empty` once the bytes have arrived, or once `receive_on_stream()` has queued them. Its result
+      becomes the message's tensor.
 
-    If the library's arrays are read-only, `empty` returns a buffer of another library, and `finish` converts it. For JAX, `memory` is the array
+    If the library's arrays are read-only, let `empty` return another library's buffer, and `finish` convert it. For JAX, `memory` returns the array
     itself, `empty` returns a CuPy array, and `finish` is `jax.dlpack.from_dlpack`.
 
     `send()` calls them on its own thread, `receive()` on any thread. Raises TypeError.
@@ -67,13 +67,13 @@ def converter_of(kind: Any) -> Converter:
     for known, converter in _known:
         if known is kind:
             if converter.empty is None:
-                raise TypeError(f"{kind.__name__} was registered without empty=, so no tensors can be made of it")
+                raise TypeError(f"{kind.__name__} was registered without empty=, so its tensors cannot be created")
             return converter
-    raise TypeError(f"kind must be a type that was given to penstock.pipe.register_converter(), not {kind!r}")
+    raise TypeError(f"kind must be a type registered with penstock.pipe.register_converter(), not {kind!r}")
 
 
 def memory_of(tensor: Any) -> Any:
-    """Returns the memory of a tensor through its converter, or the tensor itself if there is none."""
+    """Returns the memory of a tensor through its converter, or the tensor itself if it has no converter."""
     for kind, converter in _known:
         if isinstance(tensor, kind):
             return converter.memory(tensor)

@@ -1,4 +1,4 @@
-"""Tensors of messages: their descriptions, their devices, and the arrays that are made for them."""
+"""The tensors of messages: their descriptions, their devices, and the arrays created for them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _Told = tuple[int, bytes, str, str]  # from the native module: bytes, metadata, 
 class TensorFacts(NamedTuple):
     """The sender's description of a tensor.
 
-    - `nbytes`: its length in bytes.
-    - `dtype`: NumPy's, such as "<f4"; None if it is not known to NumPy.
-    - `shape`: None if it is not known; the tensor is then received as bytes.
-    - `device`: where it was, in the sender's words, such as "cuda:0" or "host".
-    - `target_device`: the device that the sender asked for, in the receiver's words; empty: anywhere.
+    - `nbytes`: the length in bytes.
+    - `dtype`: NumPy's dtype, such as "<f4"; None if NumPy lacks the type.
+    - `shape`: None if unknown; the tensor is then received as bytes.
+    - `device`: the sender's name for the tensor's device, such as "cuda:0" or "host".
+    - `target_device`: the device that the sender requested, under the receiver's name for it; empty if it requested none.
     """
 
     nbytes: int
@@ -41,7 +41,7 @@ class TensorFacts(NamedTuple):
     target_device: str = ""
 
 
-# Describes a tensor so that the other end can make one like it. JSON, because its size does not matter beside the tensor's.
+# Describes a tensor so that the peer can create one like it. JSON, because its size is negligible next to the tensor's.
 def describe(tensor: Any) -> bytes:
     interface = getattr(tensor, "__array_interface__", None)
     if isinstance(interface, dict) and "descr" in interface:
@@ -53,19 +53,19 @@ def describe(tensor: Any) -> bytes:
         if dtype is None or shape is None:
             return b""
         lengths = tuple(int(each) for each in shape)
-    except Exception:  # nested and uninitialized tensors of PyTorch, which fail later when they are sent
+    except Exception:  # PyTorch's nested and uninitialized tensors, which fail later, when they are sent
         return b""
     return _described(str(dtype).removeprefix("torch."), lengths)
 
 
 @functools.lru_cache(4096)
 def _described(word: str, shape: tuple[int, ...]) -> bytes:
-    """Encodes a description. Cached, because models have few shapes and many tensors of each."""
+    """Encodes a description. Cached, because models have many tensors but few shapes."""
     return json.dumps({"dtype": word, "shape": list(shape)}).encode()
 
 
 def _word_and_shape(metadata: bytes) -> tuple[str, tuple[int, ...]] | None:
-    """Decodes a description. Returns None if the other end sent something inconsistent."""
+    """Decodes a description. Returns None if the peer sent an inconsistent one."""
     try:
         told = json.loads(metadata) if metadata else {}
         shape = tuple(int(each) for each in told["shape"])
@@ -75,7 +75,7 @@ def _word_and_shape(metadata: bytes) -> tuple[str, tuple[int, ...]] | None:
     return None if any(each < 0 for each in shape) else (word, shape)
 
 
-# numpy.dtype() accepts expressions, and some of them raise SyntaxError.
+# numpy.dtype() accepts expressions, some of which raise SyntaxError.
 _one_dtype = re.compile(r"[<>|=]?[A-Za-z?]\w{0,30}(\[\w{1,10}\])?", re.ASCII)
 
 
@@ -88,7 +88,7 @@ def _dtype_of(word: str) -> np.dtype[Any] | None:
         dtype = np.dtype(word)
     except (TypeError, ValueError):
         return None  # such as bfloat16
-    if dtype.isbuiltin == 2:  # for example bfloat16 of ml_dtypes, whose typestr only says bytes
+    if dtype.isbuiltin == 2:  # for example ml_dtypes' bfloat16, whose typestr describes only bytes
         return None
     return None if dtype.hasobject or dtype.itemsize == 0 else dtype
 
@@ -113,7 +113,7 @@ def array_of(memory: Any, facts: TensorFacts) -> Any:
 
 
 def buffers_of(value: Any, argument: str) -> list[Any]:
-    """Returns a list of buffers. Raises TypeError for a single buffer, whose rows would be taken otherwise, and for other values."""
+    """Returns a list of buffers. Raises TypeError for anything else, including a single buffer, whose rows would otherwise be taken for buffers."""
     memory = (str, bytes, bytearray, memoryview, _native.DeviceBuffer, _native.Pointer)
     if isinstance(value, memory) or hasattr(value, "__dlpack__") or not hasattr(value, "__iter__"):
         raise TypeError(f"{argument} must be a list of buffers, not {type(value).__name__}")
@@ -131,11 +131,11 @@ def seconds_of(timeout: Any) -> float | None:
 def bytes_of(value: Any, argument: str) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise TypeError(f"{argument} is bytes, not {type(value).__name__}")
+    raise TypeError(f"{argument} must be bytes, not {type(value).__name__}")
 
 
 def _name_of_device_of(tensor: Any) -> str:
-    """Returns the device of a tensor. Also "host" for objects without memory, which fail when they are sent."""
+    """Returns the device of a tensor. Objects without memory give "host", and fail when they are sent."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         return str(tensor.device) if tensor.is_cuda else "host"
@@ -153,7 +153,7 @@ def _name_of_device_of(tensor: Any) -> str:
 
 
 def targets_of(devices: Any, tensors: list[Any]) -> list[str]:
-    """Returns for each tensor the name of the receiver's device; empty if it may go anywhere."""
+    """Returns the name of the receiver's device for each tensor; an empty name allows any device."""
     if devices is None:
         return []
     if isinstance(devices, Mapping):
@@ -161,13 +161,13 @@ def targets_of(devices: Any, tensors: list[Any]) -> list[str]:
         return [names.get(_name_of_device_of(each), "") for each in tensors]
     if isinstance(devices, Sequence) and not isinstance(devices, (str, bytes, bytearray, memoryview)):
         if len(devices) != len(tensors):
-            raise InvalidArgument(f"devices names {len(devices)} for {len(tensors)} tensors", code="invalid_argument")
+            raise InvalidArgument(f"devices lists {len(devices)} devices for {len(tensors)} tensors", code="invalid_argument")
         return ["" if each is None else _name_there(each, f"devices[{i}]") for i, each in enumerate(devices)]
     return [_name_there(devices, "devices")] * len(tensors)
 
 
 def _name_there(device: Any, argument: str) -> str:
-    """Returns the name of a receiver's device. Only the receiver knows which GPU "cuda" is."""
+    """Returns the name of a receiver's device. Only the receiver can determine which GPU "cuda" is."""
     return "cuda" if (isinstance(device, str) or is_torch_device(device)) and str(device) == "cuda" else device_name(device, argument)
 
 
@@ -175,11 +175,11 @@ def _name_there(device: Any, argument: str) -> str:
 
 
 def handle_of(stream: Any) -> int | None:
-    """Returns the handle of a stream: an int, an object with __cuda_stream__, or a stream of PyTorch or CuPy. None stays None."""
+    """Returns the handle of a stream: an int, an object with __cuda_stream__, or a PyTorch or CuPy stream. None stays None."""
     if stream is None or isinstance(stream, bool):
         if stream is None:
             return None
-        raise TypeError("stream is an int, or an object with __cuda_stream__, cuda_stream or ptr, not bool")
+        raise TypeError("stream must be an int, or an object with __cuda_stream__, cuda_stream or ptr, not bool")
     if isinstance(stream, int):
         return stream
     pair = getattr(stream, "__cuda_stream__", None)
@@ -188,17 +188,17 @@ def handle_of(stream: Any) -> int | None:
     for name in ("cuda_stream", "ptr"):
         if hasattr(stream, name):
             return int(getattr(stream, name))
-    raise TypeError(f"stream is an int, or an object with __cuda_stream__, cuda_stream or ptr, not {type(stream).__name__}")
+    raise TypeError(f"stream must be an int, or an object with __cuda_stream__, cuda_stream or ptr, not {type(stream).__name__}")
 
 
 def streams_for(stream: Any, tensors: Sequence[Any]) -> list[int]:
-    """Returns the handle of the stream for each tensor: the given one, or the current stream of its library."""
+    """Returns the stream handle for each tensor: the given stream's, or that of its library's current stream."""
     handle = handle_of(stream)
     return streams_of(tensors) if handle is None else [handle] * len(tensors)
 
 
 def streams_of(tensors: Iterable[Any]) -> list[int]:
-    """Returns the handle of the current stream of each tensor; 0 for the default stream and for host memory."""
+    """Returns the handle of each tensor's current stream; 0 for the default stream and for host memory."""
     torch = sys.modules.get("torch")
     of_torch: dict[Any, int] = {}  # cached by device
     found = []
@@ -224,13 +224,13 @@ def _stream_told_by(array: Any) -> int:
 # --- memory for received tensors
 
 def _module_for(device: Any) -> Any:
-    """Returns the library that makes arrays on a GPU; None for DeviceBuffers."""
+    """Returns the library that creates arrays on a GPU; None for DeviceBuffers."""
     library = choose_library(device).library
     return None if library == "penstock" else importlib.import_module(library)
 
 
 def torch_dtype(torch: Any, word: str) -> Any:
-    """Returns the dtype of PyTorch, or None if it has none."""
+    """Returns PyTorch's dtype, or None if PyTorch lacks it."""
     found = vars(torch).get(word)
     if not isinstance(found, torch.dtype):
         dtype = _dtype_of(word)
@@ -239,17 +239,17 @@ def torch_dtype(torch: Any, word: str) -> Any:
 
 
 class Room:
-    """Makes arrays for the tensors of a message, on the given device or where the sender wants them.
+    """Creates arrays for a message's tensors, on the given device or on the ones that the sender requested.
 
-    They are NumPy arrays on the host, DeviceBuffers on the host device, and PyTorch tensors for a `torch.device`. On other GPUs `choose_library()`
-    decides. A tensor of a type that the library does not support becomes bytes. GPU arrays are made on the given stream, or on the stream that is
-    current in the thread that asked for the device.
+    They are NumPy arrays on the host, DeviceBuffers on the host device, and PyTorch tensors for a `torch.device`. Otherwise, `choose_library()`
+    decides. A tensor whose type the library does not support becomes bytes. GPU arrays are created on the given stream, or on the stream that was
+    current in the thread that requested the device.
     """
 
     def __init__(self, device: Any = None, stream: Any = None, kind: Any = None) -> None:
         self._device = None
         self._converter = None if kind is None else converter_of(kind)
-        self._handle = handle_of(stream)  # the stream for new arrays; None: the current one of the library
+        self._handle = handle_of(stream)  # the stream for new arrays; None: the library's current stream
         self._library: Any = None
         self._stream: Any = None
         self._made: list[tuple[Any, int]] = []
@@ -264,17 +264,17 @@ class Room:
 
     @property
     def device(self) -> str:
-        """The name of the requested device; "host" by default."""
+        """The requested device's name; "host" by default."""
         return self._device or "host"
 
     @property
     def library(self) -> Any:
-        """The module that makes the arrays; None for NumPy on the host and DeviceBuffers elsewhere."""
+        """The module that creates the arrays; None for NumPy on the host and DeviceBuffers elsewhere."""
         return self._library
 
     @property
     def asks(self) -> bool | None:
-        """Whether this is called when the message has arrived: always, never (host memory), or if the sender names a device."""
+        """When this object is called for an arrived message: True: always; False: never (host memory); None: if the sender requests a device."""
         if self._converter is not None:
             return True
         if self._device is None:
@@ -285,7 +285,7 @@ class Room:
         return any(each.target_device not in ("", "host") for each in tensors) if self.asks is None else self.asks
 
     def __call__(self, native: _native._PipeMessage) -> tuple[list[Any], list[int]]:
-        """Returns buffers for the tensors, and their streams. Raises NotFound if the sender names a device that does not exist."""
+        """Returns buffers for the tensors, and their streams. Raises NotFound if the sender requests a device that does not exist."""
         told = native.tensors
         names = [self._device if self._device is not None else known_device(each[3] or "host") for each in told]
         if self._converter is not None:
@@ -306,7 +306,7 @@ class Room:
         return memory, streams
 
     def arrays(self) -> list[Any]:
-        """Returns the arrays. PyTorch's allocator is notified of the stream that uses them."""
+        """Returns the arrays. Notifies PyTorch's allocator of the stream that uses them."""
         torch = sys.modules.get("torch")
         for array, stream in self._made:
             if torch is not None and isinstance(array, torch.Tensor) and array.is_cuda:
@@ -336,7 +336,7 @@ class Room:
         facts = facts_of(*told)
         if library is not None:
             return self._made_by_cupy(library, name, facts)
-        if name == "host" or facts.nbytes == 0:  # empty tensors have no DeviceBuffer
+        if name == "host" or facts.nbytes == 0:  # there are no empty DeviceBuffers
             import numpy as np
 
             return np.empty(facts.shape if facts.dtype else (facts.nbytes,), facts.dtype or "u1"), 0

@@ -11,9 +11,9 @@
     message.metadata, message.tensors[0]        # b"step 3", an array like weights
 
 Tensors are NumPy and CuPy arrays, PyTorch tensors and other objects with memory on the host or a GPU. `Pipe.explain()` shows how their bytes are
-transferred, and why Penstock does not use a faster method.
+transferred, and why Penstock does not use a faster channel.
 
-GPU memory is read and written after the work that is queued on its current stream when you make the call: PyTorch's or CuPy's current stream, or the
+GPU memory is read and written after the work that was queued on its current stream when you made the call: PyTorch's or CuPy's current stream, or the
 default stream for other objects. `stream=` selects a different one. Neither the stream nor the caller waits. To queue GPU work behind a receive, use
 `Descriptor.receive_on_stream()`.
 
@@ -53,10 +53,10 @@ __all__ = [
 
 
 class ChannelChoice(NamedTuple):
-    """A channel, and whether it carries tensors.
+    """A channel, and whether Penstock uses it.
 
     - `name`: such as "cma".
-    - `chosen`: whether Penstock uses it.
+    - `chosen`: True if Penstock uses it.
     - `refusal`: why it cannot be used; empty if it can.
     """
 
@@ -66,14 +66,14 @@ class ChannelChoice(NamedTuple):
 
     def __str__(self) -> str:
         if self.refusal:
-            return f"{self.name}: refused: {self.refusal}"
-        return f"{self.name}: {'chosen' if self.chosen else 'could be used'}"
+            return f"{self.name}: not usable: {self.refusal}"
+        return f"{self.name}: {'chosen' if self.chosen else 'usable'}"
 
 
 class Route(NamedTuple):
-    """How tensors were received from one device's memory into another's.
+    """How tensors moved from one device's memory to another's.
 
-    - `source`: the sender's device, as the sender names it, or "host".
+    - `source`: the sender's name for its device, or "host".
     - `target`: one of this process's devices, or "host".
     - `channels`: in the receiver's order of preference.
     """
@@ -87,13 +87,13 @@ class Route(NamedTuple):
 
 
 class PipePlan(NamedTuple):
-    """How tensors travel through a pipe. Channels are in the receiver's order of preference. `str()` formats the whole plan.
+    """How a pipe transfers tensors. Channels are in the receiver's order of preference. `str()` formats the whole plan.
 
     - `transport`: "unix", "tcp" or "tls".
-    - `peer`: the process at the other end.
-    - `sending`, `receiving`: this end's channels; the chosen one is for tensors that go from host memory to host memory.
+    - `peer`: the remote process.
+    - `sending`, `receiving`: the local channels; the chosen one is used for tensors transferred from host memory to host memory.
     - `received`: one `Route` for each pair of devices that tensors have used so far.
-    - `connections`: the number of connections between the ends.
+    - `connections`: the number of connections between the two processes.
     """
 
     transport: str
@@ -115,7 +115,7 @@ def _indented(each_of: Sequence[object]) -> list[str]:
 
 
 class ChannelStats(NamedTuple):
-    """Counts the tensors and bytes that this end has sent and received through one channel.
+    """Counts the tensors and bytes that this process has sent and received through one channel.
 
     `pushed_tensors` counts tensors, in both directions, that the sender's GPU wrote into a buffer posted by the receiver in advance.
     """
@@ -134,7 +134,7 @@ class ChannelStats(NamedTuple):
 
 
 class PipeStats(list[ChannelStats]):
-    """A list with a `ChannelStats` for each channel that has carried tensors."""
+    """A list of `ChannelStats`, one for each channel that has carried tensors."""
 
     def __str__(self) -> str:
         return "\n".join(str(each) for each in self) or "no tensors yet"
@@ -142,7 +142,7 @@ class PipeStats(list[ChannelStats]):
 
 # A device: its name ("cuda:0", "host:0", "host"), the number of a GPU, or a torch.device.
 _Device = Any
-# A stream of PyTorch or CuPy, an object with __cuda_stream__, or a handle.
+# A PyTorch or CuPy stream, an object with __cuda_stream__, or a handle.
 _Stream = Any
 
 
@@ -168,7 +168,7 @@ class Message:
 
     @property
     def facts(self) -> list[TensorFacts]:
-        """The sender's description of each tensor: its dtype, shape, device, and destination device (`target_device`)."""
+        """The sender's description of each tensor: dtype, shape, device, and destination device (`target_device`)."""
         return [facts_of(*each) for each in self._told]
 
     def __repr__(self) -> str:
@@ -176,9 +176,9 @@ class Message:
 
 
 class StreamedMessage(Message):
-    """A message whose tensors arrive in stream order: work that you subsequently queue on the stream sees their bytes.
+    """A message whose tensors arrive in stream order: work that you queue on the stream afterwards sees their bytes.
 
-    `ended` is a future. It raises if the receive failed.
+    `ended` is a future, which raises if the receive failed.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Descriptor:
     ) -> Future[Message]:
         """Receives the tensors into buffers or new arrays. Call it only once.
 
-        Arguments, result and errors are those of `Pipe.receive()`.
+        The arguments, result and errors are the same as in `Pipe.receive()`.
         """
         buffers, room = _room_of(into, device, stream, kind)
         streams: list[int] = []
@@ -233,17 +233,17 @@ class Descriptor:
         """Queues the receive on a GPU stream and returns. Kernels and copies that you queue on that stream afterwards see the tensors. Call it only
         once.
 
-        `into`, `device` and `kind` are those of `Pipe.receive()`. `stream` is the stream for all tensors; default: the current stream of each.
-        `timeout` is in seconds.
+        `into`, `device` and `kind` are the same as in `Pipe.receive()`. `stream` is the stream for all tensors; the default is each tensor's current
+        stream. `timeout` is in seconds.
 
-        You can use the resulting tensors at once in stream order. The host, and users of tensors in host memory, must wait for `ended`. This future
-        is done when the stream has moved past the tensors. If the other end dies or withdraws the message, or if the timeout expires, the stream
+        You can use the resulting tensors immediately in stream order. The host, and users of tensors in host memory, must wait for `ended`. This
+        future is done once the stream has moved past the tensors. If the peer exits or withdraws the message, or the timeout expires, the stream
         continues, the tensors contain zeros or old data, and the future raises.
 
-        Channels without a GPU copy receive the tensors into host memory first, at most 1 GiB per message, and the stream waits for them. Pass a
-        timeout.
+        Channels that cannot copy on the GPU receive the tensors into host memory first, at most 1 GiB per message, and the stream waits for them.
+        Pass a timeout.
 
-        Raises the errors of `Pipe.receive()`, and those of its future that occur before anything is queued on the stream.
+        Raises the errors of `Pipe.receive()`, and also its future's errors if they occur before anything is queued on the stream.
         """
         buffers, room = _room_of(into, device, stream, kind)
         if room is not None:
@@ -260,7 +260,7 @@ class Descriptor:
 
 
 class Pipe:
-    """One end of a pipe. Thread-safe. Dropping it closes it."""
+    """One end of a pipe. Thread-safe. Dropping the object closes the pipe."""
 
     def __init__(self, native: _native._Pipe) -> None:
         self._native = native
@@ -269,7 +269,7 @@ class Pipe:
     def set_device_map(self, devices: Mapping[_Device, _Device] | None) -> None:
         """Sets the device map for messages that you send without `devices=`.
 
-        It maps this process's devices to the receiver's, as `set_device_map()` in `torch.distributed.rpc` does for a worker. None removes the map.
+        It maps this process's devices to the receiver's, like `set_device_map()` in `torch.distributed.rpc`. None removes the map.
 
         Raises: TypeError, NotFound.
         """
@@ -294,8 +294,8 @@ class Pipe:
         - `metadata`: at most 1 MiB.
         - `payloads`: small buffers in host memory, at most 64 MiB in total. They arrive with the message.
         - `tensors`: buffers of any size. They must not change until the future is done, which means that they are in the receiver's memory. Tensors
-          of up to 16 KiB in total count as sent once they have left. Each tensor's dtype and shape are sent along.
-        - `devices`: the receiver's devices for the tensors, as the receiver names them; see below. The receiver may choose others.
+          that total at most 16 KiB are done as soon as they have been sent. Each tensor's dtype and shape are sent too.
+        - `devices`: the receiver's device for each tensor, using the receiver's device names; see below. The receiver may choose others.
         - `timeout`: in seconds.
         - `stream`: sends GPU memory after the work queued on this stream, instead of on each tensor's current stream. A PyTorch or CuPy stream, an
           object with `__cuda_stream__`, or a handle.
@@ -304,12 +304,12 @@ class Pipe:
 
         - one device for all tensors: "cuda:1", "host:0", "host", a GPU number or a `torch.device`.
         - a sequence with one device for each tensor. None allows any device.
-        - a mapping from this process's devices to the receiver's. Tensors on other devices may go anywhere.
-        - None: the map of `set_device_map()`.
+        - a mapping from this process's devices to the receiver's. Tensors on unmapped devices may be placed on any device.
+        - None: uses the map from `set_device_map()`.
 
         Raises: TypeError and BufferError for objects without usable memory, InvalidArgument for devices that do not match the tensors.
 
-        Errors of the future: InvalidArgument (a length above its limit, or a malformed device name), Error (a payload in GPU memory, no channel),
+        The future raises: InvalidArgument (a length above its limit, or a malformed device name), Error (a payload in GPU memory, no channel),
         Closed, Cancelled, TimedOut.
         """
         sent = buffers_of(tensors, "tensors")
@@ -337,24 +337,24 @@ class Pipe:
 
         Arguments:
 
-        - `into`: writable buffers, one for each tensor and of the same length. You get them back as the message's tensors.
-        - `device`: the device for new arrays: "host", "cuda:N" or N, "host:0", or a `torch.device`. Default: the device that the sender requested,
-          else the host.
+        - `into`: writable buffers, one for each tensor and of the same length. They become the message's tensors.
+        - `device`: the device for new arrays: "host", "cuda:N" or N, "host:0", or a `torch.device`. The default is the device that the sender
+          requested, else the host.
         - `timeout`: in seconds.
-        - `stream`: GPU memory is written after the work queued on this stream, instead of on each buffer's current stream. See `send()`.
-        - `kind`: the type of the new arrays; one that you passed to `register_converter()`.
+        - `stream`: writes GPU memory after the work queued on this stream, instead of on each buffer's current stream. See `send()`.
+        - `kind`: the type of the new arrays, registered with `register_converter()`.
 
         New arrays have the sender's dtype and shape. On the host they are NumPy arrays. "cuda:N" gives CuPy arrays; without CuPy, PyTorch tensors if
         the program has imported torch, else `penstock.DeviceBuffer`s. "host:0" gives DeviceBuffers, and a `torch.device` gives PyTorch tensors. A
         tensor sent without a dtype and shape, or with a dtype that the library lacks, becomes a one-dimensional array of bytes.
 
-        If you pass GPU buffers before the message is sent, the sender's GPU may write to them at once. From then on you cannot cancel the receive,
-        and the timeout does not apply.
+        If you pass GPU buffers before the message is sent, the sender's GPU may write to them directly. Once it starts, you cannot cancel the
+        receive, and the timeout does not apply.
 
-        Raises: TypeError, NotFound for an unknown device, ValueError for both `into` and `device`.
+        Raises: TypeError, NotFound for an unknown device, ValueError if you pass both `into` and `device`.
 
-        Errors of the future: NotFound (the sender requested a device that does not exist: pass `device`), InvalidArgument (`into` does not match the
-        message), Closed, Cancelled, TimedOut, Error (no channel reaches that memory).
+        The future raises: NotFound (the sender requested a device that does not exist: pass `device`), InvalidArgument (`into` does not match the
+        message), Closed, Cancelled, TimedOut, Error (no channel supports that memory).
         """
         buffers, room = _room_of(into, device, stream, kind)
         if room is not None:
@@ -363,7 +363,7 @@ class Pipe:
         return self._native.receive(memory, streams_for(stream, memory), seconds_of(timeout), _finisher(buffers))
 
     def _send_memory(self, memory: list[Any], streams: list[int], timeout: float) -> Future[int]:
-        """Sends buffers whose types the receiver knows. `streams` are handles; empty: the default stream. Skips the work of describing the tensors.
+        """Sends buffers whose types the receiver already knows, without describing the tensors. `streams` are handles; empty: the default stream.
         """
         return self._native.send(b"", [], memory, [], [], streams, timeout)
 
@@ -378,7 +378,7 @@ class Pipe:
         return self._native.next(seconds_of(timeout), Descriptor)
 
     def explain(self) -> PipePlan:
-        """Returns which channels carry tensors, and why others do not. Waits up to 10 s for the ends to finish their handshake."""
+        """Returns which channels carry tensors, and why others do not. Waits up to 10 s for the handshake to finish."""
         transport, peer, sending, receiving, received, connections = self._native.explain()
         routes = [Route(source, target, _choices(channels)) for source, target, channels in received]
         return PipePlan(transport, peer, _choices(sending), _choices(receiving), routes, connections)
@@ -388,7 +388,7 @@ class Pipe:
         return PipeStats(ChannelStats(*each) for each in self._native.stats())
 
     def close(self) -> None:
-        """Closes the pipe. Operations in progress fail with Closed. Queued messages are still sent if the other end receives them within 10 s."""
+        """Closes the pipe. Operations in progress fail with Closed. Queued messages are still sent if the peer receives them within 10 s."""
         self._native.close()
 
     def __enter__(self) -> Pipe:
@@ -431,13 +431,13 @@ class Listener:
 def _room_of(
     into: Sequence[Any] | None, device: _Device | None, stream: _Stream | None, kind: type | None
 ) -> tuple[list[Any] | None, Room | None]:
-    """Returns the buffers of the caller, or the `Room` that makes arrays."""
+    """Returns the caller's buffers, or the `Room` that creates arrays."""
     if into is None:
         return None, Room(device, stream, kind)
     if kind is not None:
-        raise ValueError("into and kind exclude each other: buffers have a type already")
+        raise ValueError("into and kind are mutually exclusive: buffers already have a type")
     if device is not None:
-        raise ValueError("into and device exclude each other: buffers have a device already")
+        raise ValueError("into and device are mutually exclusive: buffers already have a device")
     return buffers_of(into, "into"), None
 
 
@@ -454,7 +454,7 @@ def _names_of(channels: Sequence[str]) -> list[str]:
 def _count_of(connections: int) -> int:
     if not isinstance(connections, int):
         raise TypeError(f"connections must be an int, not {type(connections).__name__}")
-    return max(connections, 0)  # the library refuses 0
+    return max(connections, 0)  # the library rejects 0
 
 
 def _text_of(url: str) -> str:
@@ -464,13 +464,13 @@ def _text_of(url: str) -> str:
 
 
 class Tls(NamedTuple):
-    """TLS 1.3 for pipes over tcp. All fields except `server_name` are names of PEM files.
+    """TLS 1.3 for pipes over tcp. All fields except `server_name` are paths of PEM files.
 
-    - `certificate`: this end's certificate, with any intermediate certificates. A listener needs one.
+    - `certificate`: the local certificate, with any intermediate certificates. A listener must have one.
     - `key`: the certificate's key, without a passphrase.
-    - `ca`: the CAs that sign the other end's certificate. A listener with `ca` accepts only processes with such a certificate. A connecting process
-      uses the system's trusted CAs by default.
-    - `server_name`: for a connecting process, the name that the listener's certificate must have. Default: the host in the URL.
+    - `ca`: the CAs that sign the peer's certificate. A listener with `ca` accepts only processes with a certificate from these CAs. A connecting
+      process trusts the system's CAs by default.
+    - `server_name`: for a connecting process, the name that the listener's certificate must contain. The default is the host in the URL.
     """
 
     certificate: str = ""
@@ -496,14 +496,16 @@ def listen(
 
     Arguments:
 
-    - `url`: "unix:/path", "unix:@name" or "tcp://host:port". "unix:" chooses a name, and port 0 a free port; `Listener.url` has the result.
+    - `url`: "unix:/path", "unix:@name" or "tcp://host:port". "unix:" chooses a name, and port 0 a free port; `Listener.url` contains the result.
     - `channels`: the channels that may be used, best first: "xth", "cma", "cuda_xth", "cuda_ipc", "ucx", "cuda_gdr", "mpt", "basic", "cuda_basic".
-      Default: all, in this order. Each tensor uses the first channel in the receiver's list that both ends allow and that supports its memory.
-    - `secret`: for tcp, at least 16 bytes. Both ends prove that they have it without sending it. Without a secret, tcp binds only to loopback
+      The default is all channels, in this order. Each tensor uses the first channel in the receiver's list that both processes allow and that
+      supports its memory.
+    - `secret`: for tcp, at least 16 bytes. Both processes prove that they have it without sending it. Without a secret, tcp binds only to loopback
       addresses, to which any process on the machine may connect. Unix sockets need no secret: they accept only the same user's processes.
-    - `connections`: 1 to 16. Large tensors over tcp use this many connections at once (channel "mpt"). The smaller of the two ends' numbers applies.
-    - `tls`: encrypts tcp. `Tls(certificate, key)` identifies the listener; the other end must use TLS too. With `ca`, connecting processes need a
-      certificate from that CA, and the listener may bind to any address without a secret.
+    - `connections`: 1 to 16. Large tensors over tcp use this many connections at once (channel "mpt"). The smaller of the two processes' numbers
+      applies.
+    - `tls`: encrypts tcp. `Tls(certificate, key)` identifies the listener; connecting processes must use TLS too. With `ca`, they need a certificate
+      from that CA, and the listener may bind to any address without a secret.
 
     Without TLS, messages over tcp are neither encrypted nor signed.
 
@@ -518,14 +520,14 @@ def connect(
 ) -> Pipe:
     """Connects to a listening process. Returns a `Pipe`.
 
-    `channels`, `secret` and `connections` are those of `listen()`, for this end. `tls` encrypts tcp: `Tls(ca=FILE)` names the CA that signs the
-    listener's certificate, and True means the system's trusted CAs. Pass `certificate` and `key` if the listener requires them. The listener's
+    `channels`, `secret` and `connections` are the same as in `listen()`, for this process. `tls` encrypts tcp: `Tls(ca=FILE)` selects the CA that
+    signs the listener's certificate, and True the system's trusted CAs. Pass `certificate` and `key` if the listener requires them. The listener's
     certificate must match the URL's host, or `server_name`.
 
     Over tcp, the call waits up to 100 ms for the connection. Later errors, such as PermissionDenied for a wrong secret, are raised by the first
     future.
 
-    Raises: InvalidArgument, NotFound (no such host or path, or nobody listens there), Error.
+    Raises: InvalidArgument, NotFound (no such host or path, or no process is listening there), Error.
     """
     return Pipe(_native._pipe_connect(_text_of(url), _names_of(channels), _secret_of(secret), _count_of(connections), _words_of(tls)))
 

@@ -88,7 +88,7 @@ def test_tensors_of_a_device(ends):
     sent = here.send(tensors=[source, content])
     descriptor = there.next(timeout=10).result()
     assert [each.device for each in descriptor.tensors] == ["host:0", "host"]
-    with pytest.raises(ValueError, match="exclude"):
+    with pytest.raises(ValueError, match="mutually exclusive"):
         descriptor.receive(into=[source, source], device="host:0")
     message = descriptor.receive(device="host:0", timeout=10).result()
     for each in message.tensors:
@@ -269,7 +269,7 @@ def test_explain_and_stats_can_be_printed(ends):
     assert lines[0].startswith(f"over {plan.transport} to process {os.getpid()}")
     assert lines[1] == "sending, between host memory" and "received from host to host" in lines
     for each in plan.sending + plan.receiving:
-        told = f"refused: {each.refusal}" if each.refusal else "chosen" if each.chosen else "could be used"
+        told = f"not usable: {each.refusal}" if each.refusal else "chosen" if each.chosen else "usable"
         assert f"  {each.name}: {told}" in lines
     (stats,) = there.stats()
     assert str(there.stats()) == f"{stats.name}: 0 tensors (0 bytes) sent, 1 (78.12 KiB) received"

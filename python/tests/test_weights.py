@@ -139,7 +139,7 @@ def test_memory_of_a_device_at_either_end():
         target = device_buffer(content * 0)
         load_weights(server.url, {"it": target}, timeout=30)
         assert bytes(target.to_host()) == content.tobytes()
-        with pytest.raises(penstock.InvalidArgument, match='"it" has 400000 bytes at the server and 5 here'):
+        with pytest.raises(penstock.InvalidArgument, match='"it" has 400000 bytes at the server but 5 locally'):
             load_weights(server.url, {"it": device_buffer(np.zeros(5, "u1"))}, timeout=30)
     with serve_weights({"it": content}, snapshot=False) as server:
         target = device_buffer(content * 0)
@@ -188,7 +188,7 @@ def test_each_update_is_a_version():
         assert list(load_weights(server.url, timeout=30).tensors) == ["other"]
         with pytest.raises(penstock.InvalidArgument, match="version 10 is not higher than 10"):
             server.update(version=10)
-        with pytest.raises(penstock.InvalidArgument, match='missing at the server: "it"'):
+        with pytest.raises(penstock.InvalidArgument, match='missing from the server: "it"'):
             receiver.load(timeout=30)
 
 
@@ -197,7 +197,7 @@ def test_an_update_waits_for_who_is_half_way():
     with serve_weights(source) as server, Raw(server.url) as half_way:
         assert half_way.lease() == 0
         source["it"][:], source["that"][:] = 1, 1
-        with pytest.raises(penstock.TimedOut, match="1 receivers still read"):
+        with pytest.raises(penstock.TimedOut, match="1 receivers are still reading"):
             server.update(timeout=0)
         assert server.version == 0
         got = half_way.ask_for_all()
@@ -250,7 +250,7 @@ def test_without_a_snapshot_the_weights_change_between_pause_and_update():
 
 def test_an_update_that_cannot_be_served_changes_nothing():
     with serve_weights({"it": np.zeros(10)}) as server:
-        with pytest.raises(penstock.InvalidArgument, match='"it" cannot be served: it has Python objects'):
+        with pytest.raises(penstock.InvalidArgument, match='"it" cannot be served: it has elements that are Python objects'):
             server.update({"it": np.array([None])})
         with pytest.raises(TypeError, match='"it" must be a PyTorch tensor'):
             server.update({"it": "text"})
@@ -399,22 +399,22 @@ def test_what_no_server_has_is_named():
             load_weights(server.url, {"it": np.zeros((6, 10))}, timeout=30)
         with pytest.raises(penstock.InvalidArgument, match=r'"it": no server has \[2:6, 0:10\] of \[6, 10\]'):
             load_weights(server.url, timeout=30)
-        with pytest.raises(penstock.InvalidArgument, match=r'"it" has the shape \[6, 10\] at the server and \[2, 10\] here'):
+        with pytest.raises(penstock.InvalidArgument, match=r'"it" has the shape \[6, 10\] at the server but \[2, 10\] locally'):
             load_weights(server.url, {"it": np.zeros((2, 10))}, timeout=30)
 
 
 @pytest.mark.parametrize(
     "part, message",
     [
-        (((4, 10), (slice(0, 3),)), r'"it" has the shape \[2, 10\] here, but its part is \[0:3, 0:10\] of \[4, 10\]'),
-        (((4, 10), (slice(0, 4, 2),)), "must be slices of step 1"),
-        (((4, 10), (slice(0, 2), slice(0, 10), slice(0, 1))), "must be slices of step 1"),
+        (((4, 10), (slice(0, 3),)), r'"it" has the local shape \[2, 10\], but its part is \[0:3, 0:10\] of \[4, 10\]'),
+        (((4, 10), (slice(0, 4, 2),)), "must be slices with a step of 1"),
+        (((4, 10), (slice(0, 2), slice(0, 10), slice(0, 1))), "must be slices with a step of 1"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(part, message):
     with pytest.raises(penstock.InvalidArgument, match=message):
         serve_weights({"it": np.zeros((2, 10))}, parts={"it": part})
-    with pytest.raises(TypeError, match="a pair of the whole shape and slices"):
+    with pytest.raises(TypeError, match="a pair of the whole shape and a tuple of slices"):
         serve_weights({"it": np.zeros((2, 10))}, parts={"it": (4, 10)})
     with pytest.raises(penstock.InvalidArgument, match='parts has "its", which weights does not have: did you mean it'):
         serve_weights({"it": np.zeros((2, 10))}, parts={"its": part})
@@ -515,7 +515,7 @@ def test_a_relay_waits_for_those_behind_before_it_overwrites():
             behind.lease()
             source["it"][:] = 5
             server.update()
-            with pytest.raises(penstock.TimedOut, match="1 receivers still read"):
+            with pytest.raises(penstock.TimedOut, match="1 receivers are still reading"):
                 receiver.load(timeout=0.1)
             assert (behind.ask_for_all()["it"] == 0).all() and (target["it"] == 0).all()
         assert receiver.load(timeout=30).version == 1 and (target["it"] == 5).all()
@@ -535,10 +535,10 @@ def test_what_does_not_fit_is_told_before_anything_is_written():
         with pytest.raises(penstock.InvalidArgument) as told:
             load_weights(server.url, target, timeout=30)
         for each in (
-            '"a" is float64 at the server and float32 here',
-            '"b" has the shape [3, 4] at the server and [4, 3] here',
+            '"a" is float64 at the server but float32 locally',
+            '"b" has the shape [3, 4] at the server but [4, 3] locally',
             '"c" cannot be filled: it is read-only',
-            'missing at the server: "lacking"',
+            'missing from the server: "lacking"',
             'unexpected from the server: "extra"',
         ):
             assert each in str(told.value)
@@ -608,8 +608,8 @@ def packed(*numbers):
         (b"", [], "a word that is not a JSON object"),
         (b"[" * 8000, [], "a word that is not a JSON object"),
         (b'"' + b"x" * 9000 + b'"', [], "bytes of metadata"),
-        ({"ask": "everything"}, [], "'everything', which cannot be requested now"),
-        ({"ask": "catalog"}, [], "version of this protocol"),
+        ({"ask": "everything"}, [], "the request 'everything', which is not valid now"),
+        ({"ask": "catalog"}, [], "protocol version 'None', but only version 1 is supported"),
         ({"weights": 1, "ask": "catalog", "wait_ms": "soon"}, [], "'soon' for wait_ms"),
         ({"weights": 1, "ask": "catalog", "at_least": 1 << 70}, [], "for at_least"),
     ],
@@ -628,20 +628,20 @@ def test_what_a_stranger_says_harms_nobody(word, payloads, message):
 @pytest.mark.parametrize(
     "payloads, message",
     [
-        ([], "no pieces"),
-        ([b"", b""], "2 payloads with pieces"),
-        ([b"1234567"], "7 bytes of numbers"),
-        (packed(1), "numbers that end too early"),
+        ([], "a request without pieces"),
+        ([b"", b""], "pieces in 2 payloads"),
+        ([b"1234567"], "numbers of 7 bytes in total"),
+        (packed(1), "too few numbers"),
         (packed(0), "a message of 0 pieces"),
         (packed(-1), "a message of -1 pieces"),
         (packed(1 << 60), "a message of"),
-        (packed(1, 2, 0, 1), "a piece of tensor 2 of 2"),
-        (packed(1, -1, 0, 1), "a piece of tensor -1 of 2"),
+        (packed(1, 2, 0, 1), "tensor index 2, but the catalog has 2 tensors"),
+        (packed(1, -1, 0, 1), "tensor index -1, but the catalog has 2 tensors"),
         (packed(1, 0, 5, 6), r"a piece \[5:11\]"),
         (packed(1, 0, -1, 2), r"a piece \[-1:1\]"),
         (packed(1, 0, 3, 0), r"a piece \[3:3\]"),
         (packed(1, 0, 1 << 62, 1 << 62), "a piece"),
-        (packed(*[1, 0, 0, 10] * 3), "more bytes than there are"),
+        (packed(*[1, 0, 0, 10] * 3), "more bytes than the tensors have"),
     ],
 )
 def test_pieces_that_there_are_none_of_are_refused(payloads, message):
@@ -675,7 +675,7 @@ def test_one_receiver_too_many_is_told_so():
     with serve_weights({"it": np.zeros(10)}, receivers=1) as server, Raw(server.url) as first:
         first.lease()
         assert server.receivers == 1
-        with pytest.raises(penstock.Error, match="1 receivers are connected") as told:
+        with pytest.raises(penstock.Error, match="already has 1 receivers") as told:
             load_weights(server.url, timeout=30)
         assert told.value.code == "would_block"
 
@@ -683,7 +683,7 @@ def test_one_receiver_too_many_is_told_so():
 def test_who_comes_while_a_server_closes_is_told_so():
     with serve_weights({"it": np.zeros(10)}) as server:
         server._door._closed = True
-        with pytest.raises(penstock.Closed, match="the server of weights is closed"):
+        with pytest.raises(penstock.Closed, match="the weights server is closed"):
             load_weights(server.url, timeout=30)
 
 
@@ -769,21 +769,21 @@ def catalog(names=b"it\0", words=b"float64\0", numbers=(0, 8, 1, 1, 10, 0, 10)):
     [
         ([], "no catalog"),
         ([b""], "a catalog of 1 payloads"),
-        (catalog(names=b"it"), "names, or none at their end"),
+        (catalog(names=b"it"), "names without a terminator"),
         (catalog(names=b"\xff\0"), "names that are not UTF-8"),
         (catalog(names=b"\0" * ((1 << 18) + 1)), "more than 262144 names"),
-        (catalog(names=b"it\0it\0", numbers=(0, 8, 1, 1, 10, 0, 10) * 2), "names a tensor twice"),
-        (catalog(names=b"x" * 5000 + b"\0"), "a type or dimensions"),
-        (catalog(numbers=(0, 8, 1, 1, 10, 0)), "numbers that end too early"),
-        (catalog(numbers=(0, 8, 1, 1, 10, 0, 10, 1)), "numbers after the last one"),
-        (catalog(numbers=(1, 8, 1, 1, 10, 0, 10)), "a type or dimensions"),
-        (catalog(numbers=(0, 0, 1, 1, 10, 0, 10)), "a type or dimensions"),
-        (catalog(numbers=(0, 8, 1, 1 << 40, 10, 0, 10)), "a type or dimensions"),
-        (catalog(numbers=(0, 8, 1, -1, 10, 0, 10)), "a type or dimensions"),
-        (catalog(numbers=(0, 8, 1, 1, -10, 0, -10)), "a shape or a part"),
-        (catalog(numbers=(0, 8, 1, 1, 10, 5, 6)), "a shape or a part"),
-        (catalog(numbers=(0, 8, 1, 2, 1 << 40, 1 << 40, 0, 0, 1, 1)), "a shape or a part"),
-        (catalog(numbers=(0, 8, 1, 2, 0, 1 << 62, 0, 0, 0, 1 << 62)), "a shape or a part"),
+        (catalog(names=b"it\0it\0", numbers=(0, 8, 1, 1, 10, 0, 10) * 2), "lists a tensor twice"),
+        (catalog(names=b"x" * 5000 + b"\0"), "an invalid type or number of dimensions"),
+        (catalog(numbers=(0, 8, 1, 1, 10, 0)), "too few numbers"),
+        (catalog(numbers=(0, 8, 1, 1, 10, 0, 10, 1)), "too many numbers"),
+        (catalog(numbers=(1, 8, 1, 1, 10, 0, 10)), "an invalid type or number of dimensions"),
+        (catalog(numbers=(0, 0, 1, 1, 10, 0, 10)), "an invalid type or number of dimensions"),
+        (catalog(numbers=(0, 8, 1, 1 << 40, 10, 0, 10)), "an invalid type or number of dimensions"),
+        (catalog(numbers=(0, 8, 1, -1, 10, 0, 10)), "an invalid type or number of dimensions"),
+        (catalog(numbers=(0, 8, 1, 1, -10, 0, -10)), "an invalid shape or part"),
+        (catalog(numbers=(0, 8, 1, 1, 10, 5, 6)), "an invalid shape or part"),
+        (catalog(numbers=(0, 8, 1, 2, 1 << 40, 1 << 40, 0, 0, 1, 1)), "an invalid shape or part"),
+        (catalog(numbers=(0, 8, 1, 2, 0, 1 << 62, 0, 0, 0, 1 << 62)), "an invalid shape or part"),
     ],
 )
 def test_a_catalog_that_cannot_be_is_refused(payloads, message):
@@ -865,7 +865,7 @@ def test_a_server_that_never_says_why_it_failed_is_not_listened_to_for_long(monk
 def test_another_version_at_the_end_is_an_error():
     target = {"a": np.zeros(10), "b": np.zeros(10)}
     impostor = Impostor(sends([np.ones(10)] * 2, ends=b'{"sent": 1}'))
-    with impostor, pytest.raises(penstock.Error, match="another version than 0; 2 of 2 tensors have"):
+    with impostor, pytest.raises(penstock.Error, match="a version other than 0; 2 of 2 tensors have"):
         load_weights(impostor.url, target, timeout=30)
 
 
@@ -885,7 +885,7 @@ def test_a_server_that_goes_half_way_is_an_error_that_says_what_was_written(monk
         pipe.close()
 
     target = {"a": np.zeros(10), "b": np.zeros(10)}
-    with Impostor(answer) as impostor, pytest.raises(penstock.Closed, match='1 of 2 tensors have the new values, and "b" may be written in part'):
+    with Impostor(answer) as impostor, pytest.raises(penstock.Closed, match='1 of 2 tensors have the new values, and "b" may be partially written'):
         load_weights(impostor.url, target, timeout=30)
     assert (target["a"] == 1).all() and (target["b"] == 0).all()
 
@@ -1056,7 +1056,7 @@ def test_a_server_that_is_killed_is_an_error():
     )
     with server:
         url = server.stdout.readline().strip()
-        with pytest.raises(penstock.Closed, match='0 of 1 tensors have the new values, and "it" may be written in part'):
+        with pytest.raises(penstock.Closed, match='0 of 1 tensors have the new values, and "it" may be partially written'):
             load_weights(url, {"it": np.zeros(1_000_000)}, timeout=60)
         assert server.wait(timeout=30) == -signal.SIGKILL
 

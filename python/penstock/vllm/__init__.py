@@ -14,12 +14,13 @@ __all__ = ["register"]
 def register() -> None:
     """Registers the load format "penstock" with vLLM. Further calls do nothing.
 
-    If this vLLM release's loaders differ from those that Penstock supports, vLLM starts without the format, and the logger "penstock" logs a warning.
+    If the loaders in this vLLM release differ from those that Penstock supports, vLLM starts without the format, and the logger "penstock" logs a
+    warning.
     """
     try:
         from ._loader import registered
     except (ImportError, AttributeError) as problem:
-        logging.getLogger("penstock").warning("the load format penstock is disabled: it supports the loaders of vLLM 0.12 to 0.33, and these differ: %s", problem)
+        logging.getLogger("penstock").warning("the load format penstock is disabled: it supports the loaders in vLLM 0.12 to 0.33, but these differ: %s", problem)
     else:
         registered()
 

@@ -1,6 +1,6 @@
 """The load format "penstock": vLLM's own loader with Penstock's reader for safetensors files.
 
-vLLM decides which files and tensors to load, downloads them, and puts them into the model.
+vLLM decides which files and tensors to load, downloads the files, and loads the tensors into the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ._weights import Bar, Skip, parts_of, streamed
 __all__ = ["PenstockLoader", "registered"]
 
 _FORMAT = "penstock"
-_ITERATOR = "safetensors_weights_iterator"  # the function by which vLLM's loader reads files
+_ITERATOR = "safetensors_weights_iterator"  # the function with which vLLM's loader reads files
 _OPTIONS = ("read", "max_device_bytes", "max_host_bytes")
 
 _replacing = threading.Lock()
@@ -33,7 +33,7 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
     """vLLM's default loader with Penstock's reader. Options in --model-loader-extra-config:
 
     - `read`: "whole": each rank reads whole tensors into its GPU, as `penstock.safetensors.stream()` does. "parts": each rank reads only the parts of
-      a tensor that its model uses. Default: "parts" with several ranks, else "whole".
+      a tensor that its model uses. The default is "parts" with several ranks, else "whole".
     - `max_device_bytes`, `max_host_bytes`: limits for `stream()`, for "whole" only.
     """
 
@@ -48,7 +48,7 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
         with _replacing:
             theirs = getattr(default_loader, _ITERATOR)
             setattr(default_loader, _ITERATOR, functools.partial(self._weights, theirs))
-            try:  # vLLM looks the iterator up by name, and returns before it reads
+            try:  # vLLM looks up the iterator by name, and returns before it reads
                 return super()._get_weights_iterator(source)
             finally:
                 setattr(default_loader, _ITERATOR, theirs)
@@ -78,16 +78,16 @@ def registered() -> None:
 
 
 def _options_of(extra_config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the options of this loader and those of vLLM. Raises ValueError, as vLLM does."""
+    """Returns the options for this loader and those for vLLM. Raises ValueError, as vLLM does."""
     if not isinstance(extra_config, Mapping):
         raise ValueError(f"model_loader_extra_config must be a dict for load format {_FORMAT}, not {type(extra_config).__name__}")
     options = {name: value for name, value in extra_config.items() if name in _OPTIONS}
     rest = {name: value for name, value in extra_config.items() if name not in _OPTIONS}
     if options.get("read", "whole") not in ("whole", "parts"):
-        raise ValueError(f'model_loader_extra_config: read is "whole" or "parts" for load format {_FORMAT}, not {options["read"]!r}')
+        raise ValueError(f'model_loader_extra_config: read must be "whole" or "parts" for load format {_FORMAT}, not {options["read"]!r}')
     for name in _OPTIONS[1:]:
         if type(options.get(name, 1)) is not int or options.get(name, 1) < 1:
-            raise ValueError(f"model_loader_extra_config: {name} is a number of bytes for load format {_FORMAT}, not {options[name]!r}")
+            raise ValueError(f"model_loader_extra_config: {name} must be a number of bytes for load format {_FORMAT}, not {options[name]!r}")
     if rest.get("enable_multithread_load") or "num_threads" in rest:
         raise ValueError(f"model_loader_extra_config: load format {_FORMAT} uses its own threads: remove enable_multithread_load and num_threads")
     return options, rest
@@ -108,7 +108,7 @@ def _ranks() -> int:
 
 
 def _bar(wanted: bool) -> Bar:
-    """Returns a progress bar like that of vLLM, which only the first rank shows."""
+    """Returns a progress bar like vLLM's, which only the first rank shows."""
     from tqdm.auto import tqdm  # type: ignore[import-untyped,unused-ignore]
     from vllm.model_executor.model_loader.weight_utils import enable_tqdm  # type: ignore[import-not-found,unused-ignore]
 
@@ -116,7 +116,7 @@ def _bar(wanted: bool) -> Bar:
 
 
 def _skip(local_expert_ids: set[int] | None) -> Skip | None:
-    """Returns vLLM's filter for experts of other ranks, or None."""
+    """Returns vLLM's filter for other ranks' experts, or None."""
     if local_expert_ids is None:
         return None
     from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight  # type: ignore[import-not-found,unused-ignore]

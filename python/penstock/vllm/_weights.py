@@ -12,8 +12,8 @@ from ..safetensors._ahead import natural_order
 
 __all__ = ["Bar", "Skip", "parts_of", "streamed"]
 
-Skip = Callable[[str], bool]  # says by name whether a tensor is left out
-Bar = Callable[..., Iterable[Any]]  # wraps an iterable in a progress bar: tqdm, with total= and unit=
+Skip = Callable[[str], bool]  # returns True for the name of a tensor to skip
+Bar = Callable[..., Iterable[Any]]  # wraps an iterable in a progress bar, like tqdm with total= and unit=
 
 
 def _no_bar(of: Iterable[Any], **options: Any) -> Iterable[Any]:
@@ -37,8 +37,8 @@ def streamed(
 
 
 def parts_of(files: Sequence[str], skip: Skip | None, bar: Bar = _no_bar) -> Iterator[tuple[str, Any]]:
-    """Yields CPU tensors that have not been read yet. If a model narrows one and copies the result into a GPU parameter, that part is read into GPU
-    memory.
+    """Yields CPU tensors that have not been read yet. If a model narrows a tensor and copies the result into a GPU parameter, only that part is read,
+    into GPU memory.
     """
     from ..safetensors._door_open import safe_open as safe_open_of_the_library
 
@@ -50,7 +50,7 @@ def parts_of(files: Sequence[str], skip: Skip | None, bar: Bar = _no_bar) -> Ite
 
 
 def _sorted(files: Sequence[str]) -> list[str]:
-    """Sorts files as vLLM does. If two files have the same tensor, the last one counts."""
+    """Sorts files as vLLM does. If two files contain the same tensor, the last one applies."""
     return sorted(files, key=lambda file: natural_order(os.path.basename(file)))
 
 

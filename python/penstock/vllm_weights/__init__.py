@@ -12,8 +12,8 @@
     ...
     engine.send_weights()                      # after a step
 
-If both are installed, vLLM finds the backend through the entry point "penstock_weights" in vllm.general_plugins; `register()` does the same. Each
-trainer rank serves its own tensors and shards, so no rank gathers a tensor. vllm is imported when you use a class.
+If both are installed, vLLM finds the backend through the entry point "penstock_weights" in vllm.general_plugins. You can also call `register()`. Each
+trainer rank serves its own tensors and shards, so no rank gathers a tensor. vLLM is imported only when you first use one of these classes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BACKEND = "penstock"
 
 
 def register() -> None:
-    """Registers the backend with vLLM. Does nothing on further calls, or if this vLLM has no weight transfer."""
+    """Registers the backend with vLLM. Does nothing on further calls, or if this vLLM version does not support weight transfer."""
     try:
         from vllm.distributed.weight_transfer import factory
     except ImportError:
@@ -52,7 +52,7 @@ def register() -> None:
         try:
             registry.register_engine(BACKEND, f"{__name__}.{module}", engine)
         except ValueError:
-            pass  # it is registered
+            pass  # it is already registered
 
 
 if not TYPE_CHECKING:

@@ -17,10 +17,10 @@ __all__ = ["PenstockTrainerInitInfo", "PenstockTrainerWeightTransferEngine"]
 
 @dataclass
 class PenstockTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
-    """One rank's settings.
+    """A rank's settings.
 
-    - `rank`: rank 0 talks to vLLM. Several ranks must be those of `torch.distributed`'s default process group.
-    - `url`: the address at which this rank serves. For workers on other hosts, use tcp://HOST:0 and set `PENSTOCK_WEIGHTS_SECRET` on both sides.
+    - `rank`: rank 0 communicates with vLLM. If there are several ranks, they must form `torch.distributed`'s default process group.
+    - `url`: the address on which this rank listens. For workers on other hosts, use tcp://HOST:0 and set `PENSTOCK_WEIGHTS_SECRET` on both sides.
     - `group_bytes`: passed to the workers; see `PenstockInitInfo`.
     - `timeout`: seconds per update.
     """
@@ -32,10 +32,10 @@ class PenstockTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc, unused-ign
 
 
 class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type: ignore[misc, unused-ignore]
-    """Serves the weights of one trainer rank to vLLM's workers.
+    """Serves one trainer rank's weights to vLLM's workers.
 
-    If the source has `iter_local()`, each rank serves its own shards. Otherwise the first owner of each tensor serves it whole, and keeps its
-    tensors in memory until the next `send_weights()`.
+    If the source has `iter_local()`, each rank serves its own shards. Otherwise, the first owner of each tensor serves the whole tensor, and keeps it
+    in memory until the next `send_weights()`.
     """
 
     init_info_cls = PenstockTrainerInitInfo
@@ -49,7 +49,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
     def trainer_init(cls, init_info: PenstockTrainerInitInfo, *, client: Any, source: Any = None) -> PenstockTrainerWeightTransferEngine:
         """Creates the engine. Call it on every rank. Raises InvalidArgument without a source, and the errors of `serve_weights()`."""
         if source is None:
-            raise InvalidArgument("weights need a WeightSource", code="invalid_argument")
+            raise InvalidArgument("source must be a WeightSource", code="invalid_argument")
         engine = cls(init_info, client, source)
         urls = _from_all_ranks(engine._server.url)
         if engine.is_sender:
@@ -57,7 +57,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
         return engine
 
     def send_weights(self) -> None:
-        """Sends the current weights to vLLM. Call it on every rank. Blocks until vLLM has them; the weights must not change before that."""
+        """Sends the current weights to vLLM. Call it on every rank. Blocks until vLLM has received them; the weights must not change before then."""
         self._version += 1
         try:
             tensors, parts = self._held()
@@ -67,7 +67,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
                 self.client.update_weights({"version": self._version})
                 self.client.finish_weight_update()
         finally:
-            _wait_for_all_ranks()  # a rank withdraws its weights only after the workers were told, and a failed rank makes no other rank wait
+            _wait_for_all_ranks()  # a rank withdraws its weights only after the workers have been notified, and no rank waits for a failed rank
             self._server.pause()
 
     def shutdown(self) -> None:
@@ -75,7 +75,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
         self._server.close()
 
     def _held(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the tensors that this rank serves, and the parts of those that are shards."""
+        """Returns the tensors that this rank serves, and the part of the whole tensor for each shard."""
         metas = {each.name: each for each in self.source.metadata}
         if not self.source.implements_iter_local():
             firsts = {name for name, meta in metas.items() if self.rank == (0 if meta.owners is None else meta.owners[0])}
@@ -85,7 +85,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
 
 
 def _part_of(meta: Any, rank: int) -> tuple[tuple[int, ...], tuple[slice, ...]]:
-    """Returns a rank's part from the owners' mesh. Each axis of the mesh cuts one dimension or none."""
+    """Returns a rank's part according to the owners' mesh. Each mesh axis splits at most one dimension."""
     place, cuts = meta.owners.index(rank), []
     for extent, placement in zip(reversed(meta.mesh_shape), reversed(meta.placements)):
         place, coordinate = divmod(place, extent)

@@ -18,7 +18,7 @@ class PenstockInitInfo(WeightTransferInitInfo):  # type: ignore[misc, unused-ign
     """The settings that the trainer sends to each worker once. They do not include the secret for tcp: set `PENSTOCK_WEIGHTS_SECRET` for the workers.
 
     - `urls`: the trainer ranks' addresses.
-    - `group_bytes`: bytes of tensors on the device at a time, in addition to the model.
+    - `group_bytes`: the maximum number of bytes of tensors on the device at a time, in addition to the model.
     - `timeout`: seconds per update.
     """
 
@@ -55,14 +55,14 @@ class PenstockWeightTransferEngine(WeightTransferEngine):  # type: ignore[misc, 
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: PenstockUpdateInfo) -> None:
-        """Loads the version that the trainer names. Raises the errors of `penstock.load_weights()`."""
+        """Loads the version that the trainer requests. Raises the errors of `penstock.load_weights()`."""
         if self._receiver is None:
-            raise InvalidArgument("init_transfer_engine() comes before receive_weights()", code="invalid_argument")
+            raise InvalidArgument("call init_transfer_engine() before receive_weights()", code="invalid_argument")
         info = self._init_info
         with _incomplete_loads():
             for tensors in self._receiver.load_in_groups(info.group_bytes, at_least=update_info.version, timeout=info.timeout):
                 self.model.load_weights(list(tensors.items()))
-                tensors.clear()  # free them before the next group arrives
+                tensors.clear()  # frees them before the next group arrives
 
     def finish_weight_update(self) -> None:
         """Ends vLLM's layerwise reload."""
@@ -78,7 +78,7 @@ class PenstockWeightTransferEngine(WeightTransferEngine):  # type: ignore[misc, 
 
 
 def _incomplete_loads() -> Any:
-    """Groups are parts of a checkpoint, which some models would otherwise find incomplete."""
+    """Makes models accept groups, which are parts of a checkpoint and which some models would otherwise reject as incomplete."""
     from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 
     return disable_mtp_completeness_check()

@@ -8,8 +8,8 @@
     # another process
     penstock.load_weights("unix:@weights", model)      # fills its parameters in place
 
-Tensors travel over pipes (`penstock.pipe`), from GPU to GPU if the GPUs can access each other, and straight into their targets. Several ranks may
-serve parts of the tensors, and receivers may load different parts; each byte is sent once. The guide is docs/guides/weights.md.
+Tensors are transferred over pipes (`penstock.pipe`), from GPU to GPU if the GPUs can access each other, and directly into their targets. Several
+ranks may serve parts of the tensors, and receivers may load different parts; each byte is sent once. The guide is docs/guides/weights.md.
 """
 
 from __future__ import annotations

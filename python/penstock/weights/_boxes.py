@@ -1,4 +1,4 @@
-"""Boxes: the parts of tensors that ranks hold, and how they overlap."""
+"""Boxes: the parts of tensors that ranks have, and how they overlap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Box(NamedTuple):
         return math.prod(self.shape)
 
     def common(self, other: Box) -> Box | None:
-        """Returns the box that both share, or None."""
+        """Returns the intersection of both boxes, or None if it is empty."""
         starts = tuple(map(max, self.starts, other.starts))
         ends = tuple(min(a + n, b + m) for a, n, b, m in zip(self.starts, self.shape, other.starts, other.shape))
         if any(start >= end for start, end in zip(starts, ends)):
@@ -33,7 +33,7 @@ class Box(NamedTuple):
         return Box(starts, tuple(end - start for start, end in zip(starts, ends)))
 
     def without(self, inner: Box) -> list[Box]:
-        """Returns the rest of this box outside an inner one, as non-overlapping boxes."""
+        """Returns the part of this box outside an inner box, as non-overlapping boxes."""
         left = []
         starts, shape = list(self.starts), list(self.shape)
         for axis, (start, extent) in enumerate(zip(inner.starts, inner.shape)):
@@ -48,18 +48,18 @@ class Box(NamedTuple):
         return all(a <= b and b + m <= a + n for a, n, b, m in zip(self.starts, self.shape, other.starts, other.shape))
 
     def index_in(self, frame: Box) -> tuple[slice, ...]:
-        """Returns the slices of this box in an array that holds the frame."""
+        """Returns the slices of this box in an array that represents the frame."""
         return tuple(slice(start - first, start - first + extent) for start, extent, first in zip(self.starts, self.shape, frame.starts))
 
     def offset_in(self, frame: Box) -> int:
-        """Returns the index of the first element in a contiguous array that holds the frame."""
+        """Returns the index of the first element in a contiguous array that represents the frame."""
         offset = 0
         for start, first, extent in zip(self.starts, frame.starts, frame.shape):
             offset = offset * extent + start - first
         return offset
 
     def is_run_in(self, frame: Box) -> bool:
-        """Returns True if the box is one contiguous range in an array that holds the frame."""
+        """Returns True if the box is a single contiguous range in an array that represents the frame."""
         cut = False
         for extent, full in zip(reversed(self.shape), reversed(frame.shape)):
             if cut and extent != 1:
@@ -88,8 +88,8 @@ class Box(NamedTuple):
 def chunk_of(shape: Sequence[int], cuts: Sequence[tuple[int | None, int, int]]) -> Box:
     """Returns one rank's part.
 
-    `cuts` has a triple for each axis of the rank's mesh: the dimension that the axis splits (None: no dimension), the axis's extent, and the rank's
-    position. Parts are as in `torch.chunk()`: all but the last have the same size, and the last may be smaller or empty.
+    `cuts` contains a triple for each axis of the rank's mesh: the dimension that the axis splits (None: no dimension), the axis's extent, and the
+    rank's position. Parts are the same as in `torch.chunk()`: all but the last have the same size, and the last may be smaller or empty.
     """
     starts, extents = [0] * len(shape), list(shape)
     for dim, world, rank in cuts:

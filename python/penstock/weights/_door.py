@@ -15,15 +15,15 @@ from ._wire import failure_word
 
 __all__ = ["Door"]
 
-_moment = 2.0  # seconds for a rejected receiver to ask and read the reason
-_most_leaving = 64  # rejected receivers that are still connected
-_most_joining = 10.0  # seconds that close() waits for each thread
+_moment = 2.0  # seconds for a rejected receiver to send its request and read the reason
+_most_leaving = 64  # limit on rejected receivers that are still connected
+_most_joining = 10.0  # the longest time that close() waits for each thread, in seconds
 
 _log = logging.getLogger("penstock")
 
 
 class Door:
-    """Accepts receivers in one thread, and serves each in its own thread. Holds no reference to the server, so that the server can be dropped.
+    """Accepts receivers in one thread, and serves each in its own thread. Does not refer to the server, so that the server can be dropped.
     """
 
     def __init__(self, listener: pipe.Listener, versions: Versions, most: int, timeout: float) -> None:
@@ -54,7 +54,7 @@ class Door:
                 come = self._listener.accept().result()
             except Error as problem:
                 if not self._closed:
-                    _log.warning("serve_weights: %s accepts no more receivers: %s", self._listener.url, problem)
+                    _log.warning("serve_weights: %s no longer accepts receivers: %s", self._listener.url, problem)
                 return
             thread = threading.Thread(target=self._serve, args=(come,), name="penstock-weights", daemon=True)
             with self._lock:
@@ -76,7 +76,7 @@ class Door:
             come.close()
 
     def _turn_away(self, come: pipe.Pipe) -> None:
-        """Sends the reason, and closes the connection when the receiver has sent its first message, or after a moment."""
+        """Sends the reason, and closes the connection once the receiver has sent its first message, or after a moment."""
         come.send(failure_word(self._why_not()))
         leaving = self._leaving
         leaving.append(come)
@@ -86,8 +86,8 @@ class Door:
 
     def _why_not(self) -> Error:
         if self._closed:
-            return Closed("the server of weights is closed", code="closed")
-        return Error(f"{self._most} receivers are connected to {self._listener.url}, which is the limit (receivers=)", code="would_block")
+            return Closed("the weights server is closed", code="closed")
+        return Error(f"{self._listener.url} already has {self._most} receivers, the limit set by receivers=", code="would_block")
 
     def _serve(self, come: pipe.Pipe) -> None:
         talk = Talk(come, self._versions, self._timeout)
@@ -103,7 +103,7 @@ class Door:
 
     def close(self) -> None:
         if os.getpid() != self._process:
-            return  # a forked child inherits neither the threads nor the connections
+            return  # a forked child does not inherit the threads or the connections
         self._closed = True
         self._versions.close()
         self._listener.close()

@@ -1,4 +1,4 @@
-"""Finds the tensors in a module or mapping: their names, which parts of whole tensors they are, and their arrays."""
+"""Finds the tensors in a module or mapping: their names, their parts of whole tensors, and their arrays."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ._memory import Local, local_of
 
 __all__ = ["Held", "Holder", "Parts", "names_of", "part_of"]
 
-# Maps a tensor's name to the shape of the whole tensor and this process's slices, one for each dimension from the first on.
+# Maps a tensor's name to the whole tensor's shape and this process's slices, one for each dimension, starting with the first.
 Parts = Mapping[str, tuple[Iterable[int], Any]]
 
 
 class Held(NamedTuple):
-    """A tensor in this process. `dtype` and `whole` are None for a DeviceBuffer, whose bytes may hold any type. `box` is the part of the whole tensor
-    that this process holds; None for a DeviceBuffer.
+    """A tensor in this process. `dtype` and `whole` are None for a DeviceBuffer, whose bytes may be of any type. `box` is the part of the whole
+    tensor that this process has; None for a DeviceBuffer.
     """
 
     name: str
@@ -39,7 +39,7 @@ def names_of(names: Iterable[str] | None) -> set[str] | None:
 
 
 class Holder:
-    """Finds the tensors in a module or mapping. If nothing has changed, quickly returns the same list again."""
+    """Finds the tensors in a module or mapping. If nothing has changed, quickly returns the previous list."""
 
     def __init__(self, argument: str, names: set[str] | None, parts: Parts | None) -> None:
         self._argument = argument  # the name in error messages
@@ -63,12 +63,12 @@ class Holder:
         for kind, asked in (("names", self.names), ("parts", self.parts)):
             absent = [each for each in asked or () if each not in found]
             if absent:
-                raise _wrong(f"{kind} has {listed(sorted(map(str, absent)))}, which {self._argument} does not have{meant(map(str, absent), found)}")
+                raise _wrong(f"{kind} contains {listed(sorted(map(str, absent)))}, which {self._argument} lacks{meant(map(str, absent), found)}")
         return [_held(name, value, self.parts) for name, value in found.items() if self.names is None or name in self.names]
 
 
 def _layout_of(value: Any) -> Any:
-    """Returns what can change while the object stays the same, for example by `param.data = ...`. None: the array must be examined again."""
+    """Returns the properties that can change while the object stays the same, for example by `param.data = ...`. None: examine the array again."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is None or not isinstance(value, torch.Tensor):
         return (value.shape, value.strides, value.dtype) if numpy is not None and isinstance(value, numpy.ndarray) else ()
@@ -95,10 +95,10 @@ def _tensors_of(weights: Any, argument: str) -> Mapping[str, Any]:
     if torch is not None and isinstance(weights, torch.nn.Module):
         return {name: value for name, value in weights.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}
     if not isinstance(weights, Mapping):
-        raise TypeError(f"{argument} must be a torch.nn.Module or a mapping of names and tensors, not {type(weights).__name__}")
+        raise TypeError(f"{argument} must be a torch.nn.Module or a mapping of names to tensors, not {type(weights).__name__}")
     for name in weights:
         if not isinstance(name, str):
-            raise TypeError(f"a name in {argument} is a {type(name).__name__}")
+            raise TypeError(f"the names in {argument} must be str, not {type(name).__name__}")
     return weights
 
 
@@ -109,16 +109,16 @@ def _held(name: str, value: Any, parts: Parts | None) -> Held:
     local = local_of(name, value)
     if parts is not None and name in parts:
         if spread is not None:
-            raise _wrong(f'parts has "{name}", which is a DTensor: leave it out, because Penstock finds its part')
+            raise _wrong(f'parts contains "{name}", which is a DTensor: omit it, because Penstock finds its part')
         whole, box = part_of(name, parts[name])
         if local.shape is None:
-            raise _wrong(f'parts has "{name}", which is a DeviceBuffer and has no dtype: pass an array')
+            raise _wrong(f'parts contains "{name}", which is a DeviceBuffer and has no dtype: pass an array')
     elif spread is None:
         if local.shape is None:
             return Held(name, None, None, None, local)
         whole, box = local.shape, Box.whole(local.shape)
     if local.shape != box.shape:
-        raise _wrong(f'"{name}" has the shape {list(local.shape or ())} here, but its part is {box} of {list(whole)}')
+        raise _wrong(f'"{name}" has the local shape {list(local.shape or ())}, but its part is {box} of {list(whole)}')
     return Held(name, local.dtype, whole, box, local)
 
 
@@ -129,9 +129,9 @@ def part_of(name: str, part: Any) -> tuple[tuple[int, ...], Box]:
         cuts = (slices,) if isinstance(slices, slice) else tuple(slices)
         ranges = [each.indices(extent) for each, extent in zip(cuts, whole)]
     except (TypeError, ValueError, AttributeError):
-        raise TypeError(f'parts["{name}"] must be a pair of the whole shape and slices, one for each dimension, not {part!r}') from None
+        raise TypeError(f'parts["{name}"] must be a pair of the whole shape and a tuple of slices, one for each dimension, not {part!r}') from None
     if len(cuts) > len(whole) or any(step != 1 or stop < start for start, stop, step in ranges):
-        raise _wrong(f'parts["{name}"]: {slices!r} must be slices of step 1 within {list(whole)}')
+        raise _wrong(f'parts["{name}"]: {slices!r} must be slices with a step of 1 within {list(whole)}')
     ranges += [(0, extent, 1) for extent in whole[len(ranges) :]]
     return whole, Box(tuple(start for start, _, _ in ranges), tuple(stop - start for start, stop, _ in ranges))
 
@@ -143,14 +143,14 @@ def _is_spread(value: Any) -> bool:
 
 
 def _spread_over_ranks(name: str, value: Any) -> tuple[tuple[int, ...], Box, Any] | None:
-    """Returns a DTensor's shape, the part of this rank and the local tensor. None for other values."""
+    """Returns a DTensor's shape, this rank's part and the local tensor, or None for other values."""
     if not _is_spread(value):
         return None
     tensor_module = sys.modules["torch.distributed.tensor"]
     whole = tuple(value.shape)
     for each in value.placements:
         if type(each) not in (tensor_module.Shard, tensor_module.Replicate):
-            raise _wrong(f'"{name}" is a DTensor with the placement {each}, for which ranks hold no parts: call redistribute() first')
+            raise _wrong(f'"{name}" is a DTensor with the placement {each}, which does not assign parts to ranks: call redistribute() first')
     coordinate = value.device_mesh.get_coordinate()
     local = value.detach().to_local()
     if coordinate is None:  # this rank is not in the mesh

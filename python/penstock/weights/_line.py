@@ -16,20 +16,20 @@ from ._wire import PROTOCOL, Catalog, failure_of, malformed, number_in, word_of
 
 __all__ = ["GRACE", "Line"]
 
-GRACE = 1.0  # seconds after the deadline for the server to report what was late
+GRACE = 1.0  # seconds after the deadline for the server to report the cause of the delay
 
 
 class Line:
-    """The connection to one server, and what the receiver knows about its tensors."""
+    """The connection to one server, and the information about its tensors."""
 
     def __init__(self, url: str, secret: str | bytes, channels: list[str], connections: int) -> None:
         self.url = url
         self._settings = channels, secret, connections
         self._pipe: pipe.Pipe | None = None
-        self.version: int | None = None  # leased for this receiver, or the latest if that is not newer
+        self.version: int | None = None  # leased for this receiver, or the latest version if it is not newer
         self.catalog: Catalog | None = None
         self.digest = ""
-        self.asked: list[Batch] | None = None  # the batches whose pieces the server knows
+        self.asked: list[Batch] | None = None  # the batches whose pieces have been sent to the server
 
     def _open(self) -> pipe.Pipe:
         if self._pipe is None:
@@ -86,7 +86,7 @@ class Line:
             return word, message.payloads
 
     def hear_failure(self) -> Error | None:
-        """Returns the server's error if it has sent one instead of an answer."""
+        """Returns the server's error if it has sent one instead of a response."""
         said = _last_word_of(self._open())
         return None if said is None else self.named(said)
 

@@ -1,4 +1,4 @@
-"""load_weights(): loads weights served by other processes into existing or new tensors."""
+"""load_weights(): loads weights that other processes serve, into existing or new tensors."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class LoadedWeights(NamedTuple):
 
     - `version`: the weights' version.
     - `changed`: False if the servers have nothing newer than `newer_than`; then nothing was loaded.
-    - `missing_keys`: names in your module or mapping that no server has.
-    - `unexpected_keys`: names that the servers have but your module or mapping does not.
+    - `missing_keys`: names in your module or mapping that no server provides.
+    - `unexpected_keys`: names that the servers provide but your module or mapping lacks.
     - `tensors`: the new tensors by name; empty if a module or mapping was filled.
     """
 
@@ -65,23 +65,23 @@ def load_weights(
     Arguments:
 
     - `url`: the server's URL, or the URLs of several servers that each have all or part of the tensors. Each byte is sent once.
-    - `module`: a `torch.nn.Module`, or a mapping from names to PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s. They are filled in place.
-      None creates new tensors, which are in the result.
+    - `module`: a `torch.nn.Module`, or a mapping from names to PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s. The tensors are filled in
+      place. None creates new tensors, which the result contains.
     - `device`, `framework`: for new tensors, as in `penstock.safetensors.load_file()`.
     - `names`: the tensors to load. None loads all.
-    - `parts`: for tensors that are parts of larger ones, as for `serve_weights()`. Not needed for a DTensor.
+    - `parts`: for tensors that are parts of larger ones, as in `serve_weights()`. Not needed for a DTensor.
     - `strict`: True raises an error for names on one side only. With False, the result lists these names, as `load_state_dict()` does.
     - `newer_than`: a version. If the servers have nothing newer, nothing is loaded and `changed` is False.
     - `at_least`: a version. If the servers do not have it yet, the call waits for it.
     - `secret`: None uses the environment variable `PENSTOCK_WEIGHTS_SECRET`.
     - `channels`, `connections`: as for `penstock.pipe.connect()`.
-    - `timeout`: seconds for the whole call, including the time that a server is between `pause()` and `update()`.
+    - `timeout`: seconds for the whole call, including any time between a server's `pause()` and `update()`.
 
     On a GPU, tensors are written after the work queued on the current stream. When the call returns, every stream sees the values.
 
     Raises: InvalidArgument with a list of all names, types, shapes and parts that do not match, before anything is written; the errors of
-    `penstock.pipe.connect()` (NotFound if nobody listens); TimedOut; Closed if a server exits; Error with code "io" if the other end is not a weights
-    server. If tensors may already have been written, the message names them; load again before you use them.
+    `penstock.pipe.connect()` (NotFound if no process is listening); TimedOut; Closed if a server exits; Error with code "io" if the peer is not a
+    weights server. If tensors may already have been written, the message names them; load again before you use them.
     """
     receiver = WeightsReceiver(
         url,
@@ -100,13 +100,13 @@ def load_weights(
 
 
 class WeightsReceiver:
-    """Loads weights repeatedly over persistent connections, for a process that follows a trainer. Only one thread may use it at a time.
+    """Loads weights repeatedly over persistent connections, for a process that follows a trainer. Only one thread at a time may use it.
 
-    The arguments are those of `load_weights()`. The receiver connects on first use, and again after an error.
+    The arguments are the same as for `load_weights()`. The receiver connects on first use, and reconnects after an error.
 
     With `relay`, other processes can load from this one, at `relay_url`, while it is still receiving: pass a URL, or True for a unix socket.
-    Receivers can thus form a chain in which the first server sends the weights only once. From `load()` on, your module must not change until the
-    next `load()`, which first waits for processes that are still reading it. An error here is passed on to them.
+    Receivers can thus form a chain in which the first server sends the weights only once. After `load()`, your module must not change until the next
+    `load()`, which first waits for processes that are still reading it. Errors are forwarded to them.
     """
 
     def __init__(
@@ -125,14 +125,14 @@ class WeightsReceiver:
         relay: str | bool = False,
     ) -> None:
         if module is not None and (device is not None or framework is not None):
-            raise InvalidArgument("device= and framework= apply to new tensors, and module already has tensors", code="invalid_argument")
+            raise InvalidArgument("device= and framework= apply only to new tensors, but module already has tensors", code="invalid_argument")
         self._lines = [Line(each, secret_of(secret), list(channels), connections) for each in _urls(url)]
         self._module, self._parts, self._names, self._strict = module, parts, names_of(names), strict
         self._device, self._framework = device, framework
         self._holder = Holder("module", None, parts)
         self._last: tuple[list[str], list[Held], Plan] | None = None
         if relay and module is None:
-            raise InvalidArgument("a relay needs a module or mapping whose tensors it can pass on", code="invalid_argument")
+            raise InvalidArgument("a relay requires a module or mapping whose tensors it can serve", code="invalid_argument")
         url_here = "unix:" if relay is True else relay
         self._relay = Relay(url_here, channels, secret_of(secret), connections) if url_here else None
 
@@ -142,7 +142,7 @@ class WeightsReceiver:
         return None if self._relay is None else self._relay.url
 
     def load(self, *, newer_than: int | None = None, at_least: int = 0, timeout: float = 300.0) -> LoadedWeights:
-        """Loads one version. The arguments, result and errors are those of `load_weights()`."""
+        """Loads one version. The arguments, result and errors are the same as for `load_weights()`."""
         deadline = until(timeout)
         with self._version(newer_than, at_least, deadline) as (version, changed):
             if not changed:
@@ -158,11 +158,11 @@ class WeightsReceiver:
     ) -> Iterator[dict[str, Any]]:
         """Yields dicts of new tensors from one version, for weights that do not fit in memory twice.
 
-        A group has at most `most_bytes` bytes, or is one larger tensor. The servers keep the version until the iterator ends or is closed. The other
-        arguments and the errors are those of `load_weights()`.
+        A group has at most `most_bytes` bytes, or is a single larger tensor. The servers keep the version until the iterator ends or is closed. The
+        other arguments and the errors are the same as for `load_weights()`.
         """
         if self._module is not None:
-            raise InvalidArgument("load_in_groups() makes new tensors: create the receiver without a module", code="invalid_argument")
+            raise InvalidArgument("load_in_groups() creates new tensors: create the receiver without a module", code="invalid_argument")
         return self._in_groups(most_bytes, newer_than, at_least, until(timeout))
 
     def _in_groups(self, most_bytes: int, newer_than: int | None, at_least: int, deadline: float) -> Iterator[dict[str, Any]]:
@@ -171,7 +171,7 @@ class WeightsReceiver:
                 yield self._made(names, version, deadline)
 
     def explain(self) -> list[pipe.PipePlan]:
-        """Returns for each connection which channels carried tensors, and why others did not."""
+        """Returns, for each connection, which channels transferred tensors, and why others did not."""
         return [each.explain() for each in self._lines]
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class WeightsReceiver:
 
     @contextlib.contextmanager
     def _version(self, newer_than: int | None, at_least: int, deadline: float) -> Iterator[tuple[int, bool]]:
-        """Yields the version that all servers keep during the block, and whether it is new. An error closes the connections, which ends all
+        """Yields the version that all servers keep during the block, and whether it is new. An error closes the connections, which stops all
         transfers.
         """
         try:
@@ -206,7 +206,7 @@ class WeightsReceiver:
     def _agreed(self, newer_than: int, at_least: int, deadline: float) -> tuple[int, bool]:
         for name, value in (("newer_than", newer_than), ("at_least", at_least)):
             if not isinstance(value, int) or not -1 <= value < 1 << 53:
-                raise InvalidArgument(f"{name} is {value!r}, which is not a version", code="invalid_argument")
+                raise InvalidArgument(f"{name} is {value!r}, which is not a version number", code="invalid_argument")
         for each in self._lines:
             each.version = None
         while True:
@@ -226,7 +226,7 @@ class WeightsReceiver:
         return [each.catalog for each in self._lines if each.catalog is not None]
 
     def _plan(self) -> Plan:
-        """Returns the plan for the module. Reuses the last one if nothing has changed."""
+        """Returns the plan for the module. Reuses the last plan if nothing has changed."""
         held = self._holder.held(self._module)
         digests = [each.digest for each in self._lines]
         if self._last is None or self._last[0] != digests or self._last[1] is not held:
@@ -242,9 +242,9 @@ class WeightsReceiver:
         self._check_names(set(), catalogs)
         parts = {name: part_of(name, part) for name, part in (self._parts or {}).items()}
         made, held = made_for(catalogs, framework_on(self._framework, self._device), names, parts)
-        self._fill(planned(held, catalogs, names, True, "arrays that were made for them"), version, deadline)
+        self._fill(planned(held, catalogs, names, True, "arrays that were created for them"), version, deadline)
         for each in self._lines:
-            each.asked = None  # it refers to the new tensors
+            each.asked = None  # because it refers to the new tensors
         return made
 
     def _check_names(self, here: set[str], catalogs: list[Catalog]) -> None:
@@ -253,7 +253,7 @@ class WeightsReceiver:
             for each in catalogs if absent else ():
                 absent -= {row.name for row in each.rows}
             if absent:
-                raise InvalidArgument(f"{argument} names {listed(sorted(absent))}, which neither side has", code="invalid_argument")
+                raise InvalidArgument(f"{argument} contains {listed(sorted(absent))}, which neither side has", code="invalid_argument")
 
     def _groups(self, most_bytes: int) -> Iterator[set[str]]:
         parts = {name: part_of(name, part)[1].shape for name, part in (self._parts or {}).items()}
@@ -311,12 +311,12 @@ class WeightsReceiver:
 def _urls(url: str | Sequence[str]) -> list[str]:
     urls = [url] if isinstance(url, str) else list(url)
     if not urls or not all(isinstance(each, str) for each in urls):
-        raise TypeError("url must be a str, or a non-empty sequence of them")
+        raise TypeError("url must be a str, or a non-empty sequence of str")
     return urls
 
 
 def _settle_apart(batches: list[Batch], plan: Plan) -> None:
-    """Waits until tensors that passed through temporary buffers are in their place."""
+    """Waits until tensors that were received in temporary buffers have been copied to their targets."""
     if any(batch.room for batch in batches):
         for mark in marks_of(plan.places):
             mark.synchronize()
@@ -328,12 +328,12 @@ def _wait_for_one(futures: list[_native.Future[Any]], deadline: float) -> None:
 
 
 def _reason_of(error: BaseException, tracks: list[Track]) -> BaseException:
-    """Returns the error that the server sent, if there is one, else the given error."""
+    """Returns the error that a server sent, if there is one, else the given error."""
     return next((said for said in (each.failure() for each in tracks if each.broken_by is error) if said is not None), error)
 
 
 def _touched(plan: Plan, tracks: list[Track]) -> str:
-    """Describes which tensors have new values after an error."""
+    """Describes which tensors have the new values after an error."""
     done = [each for track in tracks for batch in track.done for each in batch.landings]
     begun = {each.name for track in tracks for batch in (*track.done, *track.failed) for each in batch.landings}
     left = {each.name for track in tracks for batch in (*track.failed, *track.left) for each in batch.landings}
@@ -341,5 +341,5 @@ def _touched(plan: Plan, tracks: list[Track]) -> str:
     torn = sorted(begun - new)
     if not begun:
         return "no tensor has been written"
-    others = f", and {listed(torn, 5)} may be written in part" if torn else ""
+    others = f", and {listed(torn, 5)} may be partially written" if torn else ""
     return f"{len(new)} of {len({each.name for each in plan.landings})} tensors have the new values{others}; the others are unchanged"

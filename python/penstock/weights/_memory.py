@@ -1,4 +1,4 @@
-"""The arrays that hold weights (PyTorch, NumPy, CuPy and DeviceBuffers): examines, slices and copies them in stream order."""
+"""The arrays that contain weights (PyTorch, NumPy, CuPy and DeviceBuffers): examines, slices and copies them in stream order."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class Local:
     device = "host"  # "host", "host:0" or "cuda:1"
     library = "penstock"
     key: Any  # equal for arrays that share the same memory
-    problem: str | None = None  # why it cannot be read or filled
+    problem: str | None = None  # why the array cannot be read or filled
     readonly = False
     is_contiguous = True
     repeats = False  # elements may share memory
-    span: tuple[int, int] = (0, 0)  # the first address, and the one after the last
+    span: tuple[int, int] = (0, 0)  # the first address, and the address past the last byte
 
     def __init__(self, array: Any) -> None:
         self.array = array
         self.key = id(self)
 
     def cut(self, frame: Box, box: Box, itemsize: int) -> Any:
-        """Returns a view of a box, if this array holds the frame."""
+        """Returns a view of a box in this array, which represents the frame."""
         return self.array if box == frame else self.array[box.index_in(frame)]
 
     @staticmethod
@@ -64,7 +64,7 @@ class Local:
 
     @staticmethod
     def room_for(view: Any) -> Any:
-        """Returns contiguous memory of the same shape and type."""
+        """Allocates contiguous memory of the same shape and type."""
         raise AssertionError("DeviceBuffers are contiguous")
 
     @staticmethod
@@ -81,7 +81,7 @@ class _OfTorch(Local):
         self.dtype = _word_for(tensor.dtype)
         self.problem = problem_of(tensor)
         if tensor.is_quantized:
-            self.problem = "is quantized, and its scales would be lost: pass int_repr() and the scales as separate tensors"
+            self.problem = "is quantized, so its scales would be lost: pass int_repr() and the scales as separate tensors"
         try:
             self.shape = tuple(tensor.shape)
         except RuntimeError:  # the tensor has no shape
@@ -132,7 +132,7 @@ class _OfNumpy(Local):
             self.key = (array.ctypes.data, array.shape, array.strides, self.dtype)
             self.span = span_of(array.ctypes.data, array.shape, array.strides, array.itemsize)
         if array.dtype.hasobject:
-            self.problem = "has Python objects for elements"
+            self.problem = "has elements that are Python objects"
 
     @staticmethod
     def contiguous(view: Any) -> bool:
@@ -195,7 +195,7 @@ def _take_facts(local: Local, array: Any) -> None:
     local.itemsize, local.nbytes = array.dtype.itemsize, array.nbytes
     local.is_contiguous = array.flags.c_contiguous
     local.repeats = not local.is_contiguous and may_overlap(array.shape, array.strides)
-    local.problem = "has elements of zero bytes" if not local.itemsize else mask_problem_of(array)
+    local.problem = "has zero-byte elements" if not local.itemsize else mask_problem_of(array)
 
 
 class _OfBuffer(Local):
@@ -206,7 +206,7 @@ class _OfBuffer(Local):
         self.key = (self.device, buffer.ptr, self.nbytes)
 
     def cut(self, frame: Box, box: Box, itemsize: int) -> Any:
-        """Returns a contiguous range of bytes. Other boxes cannot be cut out of bytes."""
+        """Returns a contiguous range of bytes. Other boxes cannot be extracted from bytes."""
         start = box.offset_in(frame) * itemsize
         return self.array[start : start + box.size * itemsize]
 
@@ -225,7 +225,7 @@ def local_of(name: str, value: Any) -> Local:
     raise TypeError(f'"{name}" must be a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer, not {type(value).__name__}')
 
 
-# --- copies of many
+# --- copies of several arrays
 
 
 _ALIGNMENT = _native.MODEL_ALIGNMENT
@@ -249,7 +249,7 @@ def copy_all(locals_: list[Local], copies: list[Any]) -> None:
 
 
 def rooms_for(locals_: list[Local]) -> list[Any]:
-    """Returns contiguous arrays like these, in the same order, as views of one allocation per device."""
+    """Allocates contiguous arrays like these, in the same order, as views of one allocation per device."""
     rows: dict[tuple[str, str], list[View]] = {}
     ends: dict[tuple[str, str], int] = {}
     for at, each in enumerate(locals_):
@@ -266,7 +266,7 @@ def rooms_for(locals_: list[Local]) -> list[Any]:
 
 
 def _ordinary_tensors() -> contextlib.AbstractContextManager[Any]:
-    """Turns off inference mode, because PyTorch refuses writes to inference tensors outside of it."""
+    """Turns off inference mode, because PyTorch rejects writes to inference tensors outside it."""
     torch = sys.modules.get("torch")
     return contextlib.nullcontext() if torch is None else torch.inference_mode(False)
 
@@ -285,7 +285,7 @@ def _copy_of_torch(targets: list[Any], sources: list[Any]) -> None:
 # --- streams
 
 
-Places = list[tuple[str, str]]  # pairs of a library and a GPU that it has arrays on
+Places = list[tuple[str, str]]  # pairs of a library and a GPU on which it has arrays
 
 
 def places_of(locals_: Iterable[Local]) -> Places:

@@ -32,8 +32,8 @@ class Landing(NamedTuple):
     name: str
     local: Local
     view: Any  # part of the array
-    memory: Any  # of the view; None: not contiguous, so a temporary buffer receives it
-    in_runs: bool  # contiguous at both ends: no temporary buffer
+    memory: Any  # the view's memory; None: not contiguous, so it is received in a temporary buffer
+    in_runs: bool  # contiguous on both sides, so no temporary buffer is needed
 
     @property
     def direct(self) -> bool:
@@ -41,7 +41,7 @@ class Landing(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The pieces that arrive in one message."""
+    """The pieces in one message."""
 
     landings: list[Landing]
     room: int  # bytes of temporary buffers
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 
 class _Source(NamedTuple):
     server: int
-    number: int  # of the row
+    number: int # row number
     row: Row
 
 
@@ -76,7 +76,7 @@ def _sources_of(catalogs: Sequence[Catalog], names: set[str] | None, problems: l
         first = sources[0].row
         for each in sources[1:]:
             if (each.row.dtype, each.row.itemsize, each.row.whole) != (first.dtype, first.itemsize, first.whole):
-                problems.append(f'"{name}" is {_told(first)} at one server and {_told(each.row)} at another')
+                problems.append(f'"{name}" is {_told(first)} at one server but {_told(each.row)} at another')
                 break
     return found
 
@@ -100,7 +100,7 @@ def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | Non
             problems.append(f'"{each.name}" {fitted}')
             continue
         fits.pop((each.local.key, each.box), None)
-        fits[each.local.key, each.box] = fitted  # if several names share memory, the last one counts
+        fits[each.local.key, each.box] = fitted  # if several names share memory, the last one wins
     filled = {key: each.local for key, each in fits.items()}
     together = crossing((each.local.device, *each.local.span, i) for i, each in enumerate(fits.values()) if each.local.shape is not None)
     for i, fitted in enumerate(fits.values()):
@@ -109,18 +109,18 @@ def planned(held: list[Held], catalogs: Sequence[Catalog], names: set[str] | Non
     wanted = {each.name for each in held}
     unexpected = [name for name in sources if name not in wanted]
     if strict and missing:
-        problems.append(f"missing at the server: {listed(missing)}")
+        problems.append(f"missing from the server: {listed(missing)}")
     if strict and unexpected:
         problems.append(f"unexpected from the server: {listed(unexpected)}")
     if problems:
         told = "".join(f"\n    {each}" for each in problems[:100])
-        raise InvalidArgument(f"the weights do not fit into the {into}:{told}", code="invalid_argument")
+        raise InvalidArgument(f"the weights do not match the {into}:{told}", code="invalid_argument")
     there = [each for each in held if (each.local.key, each.box) in filled]
     return Plan([_batches(each) for each in landings], missing, unexpected, list(filled.values()), places_of(filled.values()), there)
 
 
 class _Fitted(NamedTuple):
-    """A wanted tensor after the comparison of type and shape."""
+    """A requested tensor after its type and shape have been compared."""
 
     name: str
     itemsize: int
@@ -130,7 +130,7 @@ class _Fitted(NamedTuple):
 
 
 def _fitted(held: Held, row: Row) -> _Fitted | str:
-    """Compares a tensor with the server's row. Returns the problem as text if they differ."""
+    """Compares a tensor with the server's row. If they differ, returns a description of the problem."""
     local = held.local
     if local.problem is not None:
         return f"cannot be filled: it {local.problem}"
@@ -142,18 +142,18 @@ def _fitted(held: Held, row: Row) -> _Fitted | str:
     if whole is None or box is None:
         whole, box = row.whole, Box.whole(row.whole)
         if box.size * row.itemsize != local.nbytes:
-            return f"has {box.size * row.itemsize} bytes at the server and {local.nbytes} here"
+            return f"has {box.size * row.itemsize} bytes at the server but {local.nbytes} locally"
     elif held.dtype != row.dtype or local.itemsize != row.itemsize:
-        return f"is {row.dtype} at the server and {held.dtype} here"
+        return f"is {row.dtype} at the server but {held.dtype} locally"
     elif whole != row.whole:
-        return f"has the shape {list(row.whole)} at the server and {list(whole)} here"
+        return f"has the shape {list(row.whole)} at the server but {list(whole)} locally"
     return _Fitted(held.name, row.itemsize, whole, box, local)
 
 
 def _find_pieces(
     wanted: _Fitted, sources: list[_Source], loads: list[int], landings: list[list[Landing]], problems: list[str], *, apart: bool
 ) -> None:
-    """Assigns the pieces of a tensor to servers. If several servers have a piece, the one with the fewest bytes to send gets it.
+    """Assigns the pieces of a tensor to servers. If several servers have a piece, the one with the fewest bytes to send is chosen.
 
     `apart`: the pieces pass through temporary buffers and are copied in the order of the names.
     """
@@ -170,7 +170,7 @@ def _find_pieces(
             loads[source.server] += common.size * wanted.itemsize
         left = still
         if len(left) > _most_of_one:
-            problems.append(f'"{wanted.name}" is in more than {_most_of_one} pieces')
+            problems.append(f'"{wanted.name}" consists of more than {_most_of_one} pieces')
             return
     if left:
         more = f" and {len(left) - 1} other parts" if len(left) > 1 else ""
@@ -202,11 +202,11 @@ def _batches(landings: list[Landing]) -> list[Batch]:
     return together + [Batch(each, sum(one.nbytes for one in each if not one.direct)) for each in in_batches(gathered, GATHERED_BYTES)]
 
 
-# --- tensors that are made
+# --- new tensors
 
 
 def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | None, parts: Any) -> tuple[dict[str, Any], list[Held]]:
-    """Creates new tensors for everything that the servers have, or for the tensors in `names`; for tensors in `parts`, only the part."""
+    """Creates new tensors for everything that the servers have, or only for `names`; tensors in `parts` get only their part."""
     problems: list[str] = []
     sources = _sources_of(catalogs, names, problems)
     rows: list[View] = []
@@ -217,9 +217,9 @@ def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | No
         whole, box = parts.get(name, (row.whole, Box.whole(row.whole)))
         dtype = place.dtype(WORDS.get(row.dtype, row.dtype))
         if dtype is None or getattr(dtype, "itemsize", row.itemsize) != row.itemsize:
-            problems.append(f'"{name}" is {_told(row)}, which {place.name} does not support: pass a mapping with a tensor for it')
+            problems.append(f'"{name}" is {_told(row)}, which {place.name} does not support: pass a mapping that contains a tensor for it')
         elif whole != row.whole:
-            problems.append(f'"{name}" has the shape {list(row.whole)} at the server and {list(whole)} in parts')
+            problems.append(f'"{name}" has the shape {list(row.whole)} at the server but {list(whole)} in parts')
         boxes[name] = row, box
         nbytes = box.size * row.itemsize
         rows.append((name, dtype, box.shape, total, nbytes))
@@ -233,12 +233,12 @@ def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | No
 
 
 def _check_room(nbytes: int, place: Framework) -> None:
-    """Refuses sizes above the memory of the machine. The kernel would promise memory for any size that a server claims."""
+    """Rejects sizes above the machine's memory, because the kernel would accept an allocation of any size that a server claims."""
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if nbytes > there and ":" not in place.device:
-        raise OutOfMemory(f"the weights need {nbytes} bytes, and this machine has {there} bytes of memory", code="out_of_memory")
+        raise OutOfMemory(f"the weights require {nbytes} bytes, but this machine has only {there} bytes of memory", code="out_of_memory")
 
 
 def _held_of_made(name: str, array: Any, row: Row, box: Box) -> Held:
-    local = Local(array) if isinstance(array, bytes) else local_of(name, array)  # empty tensors have no DeviceBuffer
+    local = Local(array) if isinstance(array, bytes) else local_of(name, array)  # there are no empty DeviceBuffers
     return Held(name, None, None, None, local) if local.shape is None else Held(name, row.dtype, row.whole, box, local)

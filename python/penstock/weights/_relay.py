@@ -1,4 +1,4 @@
-"""Serves a receiver's tensors while more of them arrive."""
+"""Serves a receiver's tensors while more of them are arriving."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Landed:
 
 
 class Relay:
-    """Serves a receiver's tensors in the version that it has or is loading."""
+    """Serves a receiver's tensors, in the version that the receiver has or is loading."""
 
     def __init__(self, url: str, channels: Sequence[str], secret: str | bytes, connections: int) -> None:
         self._versions = Versions()
@@ -64,8 +64,8 @@ class Relay:
         self.close = weakref.finalize(self, Door.close, self._door)
 
     def begin(self, number: int, held: list[Held], pieces: Iterable[Local], deadline: float) -> Landed:
-        """Waits until no process is reading the tensors that will be overwritten, then serves the new version. Raises TimedOut, having changed
-        nothing.
+        """Waits until no process is reading the tensors that will be overwritten, then serves the new version. If it raises TimedOut, nothing has
+        changed.
         """
         check_sendable(held)
         self._versions.withdraw(deadline)
@@ -74,6 +74,6 @@ class Relay:
         return landed
 
     def fail(self, landed: Landed, problem: BaseException) -> None:
-        """Refuses new readers, and sends an error to current ones."""
+        """Rejects new readers, and sends an error to current ones."""
         landed.fail(str(problem) or type(problem).__name__)
         self._versions.withdraw_now()

@@ -20,7 +20,7 @@ __all__ = ["WeightsServer", "secret_of", "serve_weights"]
 
 
 def secret_of(secret: str | bytes | None) -> str | bytes:
-    """Returns the secret, or the one in the environment if it is None."""
+    """Returns the secret, or if it is None, the one in the environment."""
     return os.environ.get("PENSTOCK_WEIGHTS_SECRET", "") if secret is None else secret
 
 
@@ -38,25 +38,26 @@ def serve_weights(
     receivers: int = 256,
     timeout: float = 300.0,
 ) -> WeightsServer:
-    """Serves this process's weights to processes that call `load_weights()`. Returns at once, and serves in background threads.
+    """Serves this process's weights to processes that call `load_weights()`. Returns immediately, and serves in background threads.
 
     Arguments:
 
     - `weights`: a `torch.nn.Module` (its `state_dict()`), or a mapping from names to PyTorch tensors, NumPy or CuPy arrays, or `DeviceBuffer`s.
-    - `url`: as for `penstock.pipe.listen()`: unix:@name, unix:/path or tcp://host:port. None chooses a unix socket; `WeightsServer.url` names it.
+    - `url`: as for `penstock.pipe.listen()`: unix:@name, unix:/path or tcp://host:port. None chooses a unix socket; `WeightsServer.url` contains the
+      result.
     - `names`: the tensors to serve. None serves all.
     - `parts`: for tensors that are this rank's part of larger ones: maps a name to the whole tensor's shape and a tuple of slices, one per dimension,
-      starting with the first. Not needed for a DTensor.
+      starting with the first dimension. Not needed for a DTensor.
     - `snapshot`: the number of copies that the server keeps on the device. With 1 (True), you may change the weights at any time, and `update()`
-      waits for receivers that are still reading the copy. With 2, `update()` waits only for receivers of the version before the last. With 0 (False),
+      waits for receivers that are still reading the copy. With 2, `update()` waits only for receivers of the second-to-last version. With 0 (False),
       there is no copy, and you may change the weights only between `pause()` and `update()`.
     - `version`: these weights' version number.
     - `secret`: as for `penstock.pipe.listen()`. None uses the environment variable `PENSTOCK_WEIGHTS_SECRET`.
     - `channels`, `connections`: as for `penstock.pipe.listen()`.
-    - `receivers`: the maximum number of connected receivers; any more get an error.
-    - `timeout`: how many seconds a receiver may hold a version.
+    - `receivers`: the maximum number of connected receivers; additional ones get an error.
+    - `timeout`: how long a receiver may hold a version, in seconds.
 
-    On a GPU, the weights are read after the work queued on the current stream at the time of the call.
+    On a GPU, the weights are read after the work that is queued on the current stream at the time of the call.
 
     Raises: TypeError and InvalidArgument for weights that cannot be served, and the errors of `penstock.pipe.listen()`.
     """
@@ -65,7 +66,7 @@ def serve_weights(
 
 def _check_version(version: Any) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 1 << 53:
-        raise InvalidArgument(f"version is {version!r}, which is not a whole number of 0 or more", code="invalid_argument")
+        raise InvalidArgument(f"version is {version!r}, which is not an integer of 0 or more", code="invalid_argument")
 
 
 class WeightsServer:
@@ -89,7 +90,7 @@ class WeightsServer:
         timeout: float,
     ) -> None:
         if not isinstance(snapshot, int) or not 0 <= snapshot <= 16:
-            raise InvalidArgument(f"snapshot is {snapshot!r}: the number of copies, 0 (False) to 16", code="invalid_argument")
+            raise InvalidArgument(f"snapshot is {snapshot!r}: it must be a number of copies from 0 (False) to 16", code="invalid_argument")
         _check_version(version)
         self._weights, self._holder = weights, Holder("weights", names_of(names), parts)
         self._timeout = timeout
@@ -104,7 +105,7 @@ class WeightsServer:
 
     @property
     def version(self) -> int:
-        """The version that receivers get. After `pause()`, the last version that they got."""
+        """The version that receivers get. After `pause()`, the version that they got before it."""
         return self._versions.latest
 
     @property
@@ -125,7 +126,7 @@ class WeightsServer:
 
         - `weights`, `parts`: new weights to serve; names, types and shapes may differ. Without snapshots, the previous weights must not change until
           their receivers are done (see `pause()`).
-        - `version`: must be higher than the last one. None means the last one plus 1.
+        - `version`: the number of the new version, which must be higher than the last one. None means the last one plus 1.
         - `timeout`: seconds to wait for receivers, as described under `snapshot` in `serve_weights()`. None uses the server's.
 
         Without snapshots, you must call `pause()` before you publish the same weights again. On a GPU, the weights are read after the work queued on
@@ -139,9 +140,9 @@ class WeightsServer:
             number = self._versions.latest + 1 if version is None else version
             _check_version(number)
             if number <= self._versions.latest:
-                raise InvalidArgument(f"version {number} is not higher than {self._versions.latest}, the last", code="invalid_argument")
+                raise InvalidArgument(f"version {number} is not higher than the last one, {self._versions.latest}", code="invalid_argument")
             if weights is None and not self._snapshots and self._versions.current is not None:
-                raise InvalidArgument("without a snapshot, change weights only between pause() and update()", code="invalid_argument")
+                raise InvalidArgument("without snapshots, call pause() before you change the weights and update()", code="invalid_argument")
             holder = self._holder
             if weights is not None or parts is not None:
                 holder = Holder("weights", holder.names, parts)
@@ -151,7 +152,7 @@ class WeightsServer:
         return number
 
     def pause(self, timeout: float | None = None) -> None:
-        """Waits until no receiver is reading the weights, and makes new ones wait for the next `update()`. After that you may change the weights.
+        """Waits until no receiver is reading the weights, and makes new receivers wait for the next `update()`. Then you may change the weights.
 
         `timeout` is in seconds; None uses the server's. Raises Closed, and TimedOut, in which case nothing has changed.
         """
@@ -159,7 +160,7 @@ class WeightsServer:
             self._versions.withdraw(until(self._timeout if timeout is None else timeout))
 
     def close(self) -> None:
-        """Stops the server. Receivers that are loading get an error. Call `pause()` first to let them finish."""
+        """Stops the server. Receivers that are loading get an error, unless you call `pause()` first to let them finish."""
         self._close()
 
     def _made(self, number: int, weights: Any, holder: Holder, deadline: float) -> Version:

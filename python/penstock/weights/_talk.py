@@ -1,4 +1,4 @@
-"""Answers one receiver's requests."""
+"""Handles one receiver's requests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ._wire import GATHERED_BYTES, PROTOCOL, Piece, failure_word, malformed, num
 
 __all__ = ["Talk"]
 
-_first_word = 10.0  # seconds until the first request
+_first_word = 10.0 # seconds to wait for the first request
 _most_under_way = 16  # messages
 _most_gathered = 4 * GATHERED_BYTES  # bytes of temporary buffers at once
-_last_words = 1.0  # seconds after the deadline to report how the sending ended
+_last_words = 1.0  # seconds after the deadline to report the result of the transfer
 _most_wait = 86_400.0  # seconds that a receiver may wait for a version
 
 
@@ -31,12 +31,12 @@ class Talk:
         self._versions = versions
         self._timeout = timeout
         self._leased: Version | None = None
-        self._deadline = 0.0  # when the lease ends
-        self._digest = ""  # of the pieces' catalog
+        self._deadline = 0.0  # when the lease expires
+        self._digest = ""  # digest of the catalog that the pieces refer to
         self._batches: list[list[Piece]] = []
 
     def go_on(self) -> None:
-        """Answers requests until the receiver disconnects."""
+        """Handles requests until the receiver disconnects."""
         asked = self._pipe.next()
         deadline: float | None = until(_first_word)
         while True:
@@ -46,7 +46,7 @@ class Talk:
                 return
             except TimeoutError:
                 raise TimedOut("the receiver did not continue in time", code="timed_out") from None
-            asked = self._pipe.next()  # ends when the receiver disconnects
+            asked = self._pipe.next()  # is done when the receiver disconnects
             self._answer(word_of(message), message.payloads, asked)
             deadline = self._deadline if self._leased is not None else None
 
@@ -59,11 +59,11 @@ class Talk:
         elif ask == "done":
             self.release()
         else:
-            raise malformed(f"{str(ask)[:100]!r}, which cannot be requested now")
+            raise malformed(f"the request {str(ask)[:100]!r}, which is not valid now")
 
     def _tell_catalog(self, word: dict[str, Any], coming: _native.Future[pipe.Descriptor]) -> None:
         if word.get("weights") != PROTOCOL:
-            raise malformed(f"{str(word.get('weights'))[:100]!r} for the version of this protocol, which is {PROTOCOL}")
+            raise malformed(f"protocol version {str(word.get('weights'))[:100]!r}, but only version {PROTOCOL} is supported")
         self.release()
         deadline = until(min(max(0, number_in(word, "wait_ms", 0)) / 1000, _most_wait))
         coming.add_done_callback(lambda _: self._versions.wake())
@@ -81,11 +81,11 @@ class Talk:
         self._pipe.send(told, [] if known else found.catalog.payloads, timeout=self._timeout).result()
 
     def _send(self, version: Version, payloads: list[bytes]) -> None:
-        """Sends the requested pieces; without a list, the pieces of the last request."""
+        """Sends the requested pieces, or without a list, the pieces of the last request."""
         if payloads:
             self._batches, self._digest = unpacked_pieces(payloads, version.catalog.rows), version.catalog.digest
         elif self._digest != version.catalog.digest:
-            raise malformed("no pieces, but it has not requested any before")
+            raise malformed("a request without pieces, but there is no previous request")
         sending = _Sending(self._pipe, version, self._deadline)
         last = self._deadline + _last_words
         try:
@@ -93,7 +93,7 @@ class Talk:
             end = json.dumps({"sent": version.number}).encode()
         except Exception as problem:
             end = failure_word(problem)
-            for _ in self._batches[sending.begun :]:  # the receiver waits for each
+            for _ in self._batches[sending.begun :]:  # the receiver waits for each of them
                 self._pipe.send(end, timeout=left_until(last)).result()
         finally:
             sending.end()
@@ -111,7 +111,7 @@ class Talk:
 
 
 class _Sending:
-    """Messages in progress, and the temporary buffers that they use."""
+    """The messages in flight, and their temporary buffers."""
 
     def __init__(self, to: pipe.Pipe, version: Version, deadline: float) -> None:
         self._pipe = to
@@ -119,10 +119,10 @@ class _Sending:
         self._deadline = deadline
         self._going: collections.deque[tuple[_native.Future[int], int]] = collections.deque()
         self._gathered = 0  # bytes of temporary buffers
-        self.begun = 0  # messages sent or in progress
+        self.begun = 0  # messages sent or in flight
 
     def send(self, batches: list[list[Piece]], memory: list[list[Any]]) -> None:
-        """Sends the batches. `memory` has the memory of each piece; None if the piece is not contiguous."""
+        """Sends the batches. `memory` contains the memory of each piece, or None if the piece is not contiguous."""
         self._version.settle()
         with quiet_streams(self._version.places):
             streams = streams_of(self._version.places)
@@ -138,11 +138,11 @@ class _Sending:
             self._finish_one()
 
     def _wait_for_room(self, batch: list[Piece], memory: list[Any]) -> int:
-        """Waits until another message and its temporary buffers fit the limits. Returns the bytes of these buffers."""
+        """Waits until the limits allow another message and its temporary buffers. Returns the size of these buffers in bytes."""
         rows = self._version.catalog.rows
         gathered = sum(each.box.size * rows[each.row].itemsize for each, found in zip(batch, memory) if found is None)
         if gathered > GATHERED_BYTES:
-            raise malformed(f"a request for {gathered} bytes in a message that are not contiguous")
+            raise malformed(f"a request for a message with {gathered} non-contiguous bytes")
         while self._going and (len(self._going) == _most_under_way or self._gathered + gathered > _most_gathered):
             self._finish_one()
         return gathered
@@ -158,7 +158,7 @@ class _Sending:
         self._gathered -= gathered
 
     def end(self) -> None:
-        """Cancels what is in progress. When it returns, nothing reads the memory."""
+        """Cancels the messages in flight. Once it returns, nothing reads the memory."""
         for future, _ in self._going:
             future.cancel()
             future.exception()

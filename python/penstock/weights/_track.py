@@ -1,4 +1,4 @@
-"""Receives one server's messages into their tensors."""
+"""Receives one server's messages into their target tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _most_room = 2 * GATHERED_BYTES  # bytes of temporary buffers per server
 
 
 class Track:
-    """Receives from one server. Receives are posted in message order, before the server is asked to send."""
+    """Receives from one server. Receives are posted in message order, before the server is requested to send."""
 
     def __init__(self, line: Line, batches: list[Batch], streams: dict[tuple[str, str], int]) -> None:
         self.line = line
@@ -30,7 +30,7 @@ class Track:
         self._posted: collections.deque[tuple[Batch, list[Any], _native.Future[None]]] = collections.deque()
         self._room = 0  # bytes of temporary buffers in use
         self.done: list[Batch] = []
-        self.failed: list[Batch] = []  # posted, but not received
+        self.failed: list[Batch] = []  # batches that were posted but not received
         self.broken_by: BaseException | None = None
 
     def begin(self, deadline: float) -> None:
@@ -66,7 +66,7 @@ class Track:
             self._next += 1
 
     def go_on(self, deadline: float) -> list[Batch]:
-        """Handles the messages that have arrived, returns their batches, and posts more receives."""
+        """Handles the messages that have arrived, posts more receives, and returns the arrived batches."""
         before = len(self.done)
         while self._posted and self.head.done():
             batch, rooms, future = self._posted[0]
@@ -87,7 +87,7 @@ class Track:
     def end(self, version: int, deadline: float) -> None:
         word, _ = self.line.hear(deadline)
         if word.get("sent") != version:
-            raise self.line.named(malformed(f"another version than {version}"))
+            raise self.line.named(malformed(f"a version other than {version}"))
 
     def failure(self) -> Error | None:
         """Returns the error that the server sent instead of tensors, or None."""
@@ -101,7 +101,7 @@ class Track:
         return None
 
     def stop(self) -> None:
-        """Ends the receives after the connection is closed. Once it returns, nothing more is written."""
+        """Waits for the receives to stop after the connection is closed. Once it returns, nothing is written any more."""
         for batch, _, future in self._posted:
             future.cancel()
             future.exception()

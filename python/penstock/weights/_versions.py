@@ -1,4 +1,4 @@
-"""Versions of weights. One is current; each stays unchanged while any receiver is reading it."""
+"""Versions of the weights. One version is current, and each version stays unchanged while any receiver is reading it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MemoryFor = weakref.WeakKeyDictionary[object, tuple[list[list[Piece]], list[lis
 
 
 class Version:
-    """Tensors with a version number. Work queued on their devices' streams at construction belongs to the version."""
+    """Tensors with a version number. Work that is queued on their devices' streams at construction is part of the version."""
 
     def __init__(self, number: int, held: list[Held], snapshot: Snapshot | None, before: Version | None, coming: Coming | None = None) -> None:
         """`coming` tracks tensors that have not arrived yet."""
@@ -38,7 +38,7 @@ class Version:
         self.locals: list[Local] = [each.local for each in held] if same is None else same.locals
         self.places: Places = places_of(self.locals) if same is None else same.places
         self.catalog: Catalog = _catalog_of(held, before) if same is None else same.catalog
-        # For each receiver its messages and the memory of their pieces. Weak keys: a receiver does not keep old tensors alive.
+        # Each receiver's messages and the memory of their pieces. The keys are weak, so a receiver does not keep old tensors alive.
         self._memory: _MemoryFor = weakref.WeakKeyDictionary() if same is None else same._memory
         self._marks = marks_of(self.places)
 
@@ -87,7 +87,7 @@ def _row(held: Held) -> Row:
 def check_sendable(held: list[Held]) -> None:
     """Raises InvalidArgument if a tensor cannot be served."""
     if len(held) > MOST_TENSORS:
-        raise InvalidArgument(f"{len(held)} tensors; at most {MOST_TENSORS} can be served", code="invalid_argument")
+        raise InvalidArgument(f"there are {len(held)} tensors, but at most {MOST_TENSORS} can be served", code="invalid_argument")
     for each in held:
         problem = problem_for_catalog(each.name, len(each.whole or ())) if each.local.problem is None else f"it {each.local.problem}"
         if problem is not None:
@@ -95,7 +95,7 @@ def check_sendable(held: list[Held]) -> None:
 
 
 class Snapshot:
-    """Memory for a copy of one version. A later version of the same tensors overwrites it."""
+    """Memory for a copy of one version. A later version of the same tensors overwrites the copy."""
 
     def __init__(self) -> None:
         self._of: list[Held] | None = None
@@ -125,7 +125,7 @@ class Snapshot:
 
 
 def _local_like(held: Held, copy: Any) -> Local:
-    return held.local if isinstance(copy, bytes) else local_of(held.name, copy)  # empty tensors have no DeviceBuffer
+    return held.local if isinstance(copy, bytes) else local_of(held.name, copy)  # there are no empty DeviceBuffers
 
 
 class Versions:
@@ -140,7 +140,7 @@ class Versions:
 
     @property
     def latest(self) -> int:
-        """The last version's number; -1 if there was none."""
+        """The last version's number, or -1 if there has been none."""
         return -1 if self._last is None else self._last.number
 
     @property
@@ -159,8 +159,8 @@ class Versions:
             self._changed.notify_all()
 
     def lease(self, at_least: int, newer_than: int, deadline: float, gone: Callable[[], bool]) -> Version | int:
-        """Returns the current version, which stays until `release()`, or its number if it is not newer than `newer_than`. Waits for version
-        `at_least`. Raises TimedOut and Closed.
+        """Returns the current version, which stays unchanged until `release()`, or only its number if it is not newer than `newer_than`. Waits for
+        version `at_least`. Raises TimedOut and Closed.
         """
         with self._changed:
             while True:
@@ -193,7 +193,7 @@ class Versions:
             self._changed.notify_all()
 
     def withdraw(self, deadline: float) -> None:
-        """Stops new readers and waits for current ones. Raises Closed, and TimedOut, in which case nothing has changed."""
+        """Rejects new readers and waits for current ones. Raises Closed, and TimedOut, in which case nothing has changed."""
         with self._changed:
             self._check()
             withdrawn, self._current = self._current, None
@@ -205,7 +205,7 @@ class Versions:
                 raise
 
     def withdraw_now(self) -> None:
-        """Stops new readers."""
+        """Rejects new readers."""
         with self._changed:
             self._current = None
 
@@ -238,9 +238,9 @@ class Versions:
             self._check()
             left = left_until(deadline)
             if not left:
-                raise TimedOut(f"{sum(each.readers for each in self._reading)} receivers still read the weights", code="timed_out")
+                raise TimedOut(f"{sum(each.readers for each in self._reading)} receivers are still reading the weights", code="timed_out")
             self._changed.wait(left)
 
     def _check(self) -> None:
         if self._closed:
-            raise Closed("the server of weights is closed", code="closed")
+            raise Closed("the weights server is closed", code="closed")

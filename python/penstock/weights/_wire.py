@@ -1,10 +1,10 @@
 """The protocol between weights servers and their receivers, over a pipe.
 
-A receiver's request is a word: a small JSON object in a message's metadata. The answer is also a word:
+A receiver's request is a word: a small JSON object in a message's metadata. The response is also a word:
 
     {"weights": 1, "ask": "catalog", ...}    {"version": 3, ...}, and the catalog: which tensors, and which part of each
     {"ask": "send"}, and the pieces          the pieces as tensors of messages, in the requested order; then {"sent": 3}
-    {"ask": "done"}                          no answer: the server may release the version
+    {"ask": "done"}                          no response: the server may release the version
 
 A server that cannot answer sends {"failed": code, "reason": ...}. If it fails between pieces, each remaining message has this word instead of its
 tensors. Catalogs and pieces are not JSON, so that their encoded size bounds their size in memory.
@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 PROTOCOL = 1
-BATCH_BYTES = 256 << 20  # limit for a message with several tensors
+BATCH_BYTES = 256 << 20  # size limit for a message with several tensors
 MOST_IN_BATCH = 4096  # tensors per message: a posted receive can describe this many
-GATHERED_BYTES = 64 << 20  # limit for the non-contiguous tensors of a message
+GATHERED_BYTES = 64 << 20  # size limit for the non-contiguous tensors in a message
 MOST_TENSORS = 1 << 18
 MOST_PIECES = 1 << 18
 _most_batches = 1 << 16
@@ -54,7 +54,7 @@ _most_catalog = 32 << 20  # bytes
 _most_word = 8192
 _most_dims = 32
 _most_name = 4096
-_most_bytes = 1 << 48  # per tensor; for an empty one, of its other extents. No library has larger shapes
+_most_bytes = 1 << 48  # per tensor; for an empty tensor, according to its non-zero extents. No library supports larger shapes
 _most_reason = 2000
 _codes = {"closed", "timed_out", "invalid_argument", "out_of_memory", "unsupported", "io", "would_block", "internal"}
 
@@ -71,11 +71,11 @@ class Row(NamedTuple):
 
 
 def malformed(problem: str) -> Error:
-    return Error(f"the other end sent {problem}", code="io")
+    return Error(f"the peer sent {problem}", code="io")
 
 
 class Catalog:
-    """A server's tensors, and their encoded form."""
+    """A server's tensors and their encoded form."""
 
     def __init__(self, rows: list[Row], payloads: list[bytes]) -> None:
         self.rows = rows
@@ -101,7 +101,7 @@ class Catalog:
         rows = [_row(name, words, numbers) for name in names]
         numbers.end()
         if len({each.name for each in rows}) != len(rows):
-            raise malformed("a catalog that names a tensor twice")
+            raise malformed("a catalog that lists a tensor twice")
         return Catalog(rows, list(payloads))
 
 
@@ -119,11 +119,11 @@ def problem_for_catalog(name: str, dims: int) -> str | None:
 def _row(name: str, words: list[str], numbers: _Numbers) -> Row:
     word, itemsize, contiguous, dims = numbers.take(4)
     if not 0 <= word < len(words) or not 1 <= itemsize <= 1024 or contiguous not in (0, 1) or not 0 <= dims <= _most_dims or len(name) > _most_name:
-        raise malformed(f'a type or dimensions of "{name[:200]}" that cannot be')
+        raise malformed(f'an invalid type or number of dimensions for "{name[:200]}"')
     whole, starts, shape = (tuple(numbers.take(dims)) for _ in range(3))
     box = Box(starts, shape)
     if min((*whole, *starts, *shape), default=0) < 0 or not Box.whole(whole).contains(box) or math.prod(each or 1 for each in whole) * itemsize > _most_bytes:
-        raise malformed(f'a shape or a part of "{name[:200]}" that cannot be')
+        raise malformed(f'an invalid shape or part for "{name[:200]}"')
     return Row(name, words[word], itemsize, bool(contiguous), whole, box)
 
 
@@ -147,28 +147,28 @@ def packed_pieces(batches: Iterable[Sequence[Piece]]) -> list[bytes]:
 def unpacked_pieces(payloads: Sequence[bytes], rows: Sequence[Row]) -> list[list[Piece]]:
     """Decodes pieces, and checks that each is within its row. Raises Error (io)."""
     if len(payloads) != 1:
-        raise malformed(f"{len(payloads)} payloads with pieces")
+        raise malformed(f"pieces in {len(payloads)} payloads")
     numbers, count = _Numbers(payloads[0]), 0
     batches: list[list[Piece]] = []
     while numbers:
         (length,) = numbers.take(1)
         count += max(length, 0)
         if not 1 <= length <= MOST_IN_BATCH or count > MOST_PIECES or len(batches) == _most_batches:
-            raise malformed(f"a message of {length} pieces, of {count} in {len(batches) + 1} messages")
+            raise malformed(f"a request for {length} pieces in a message, with {count} pieces in {len(batches) + 1} messages so far")
         batches.append([_piece(rows, numbers) for _ in range(length)])
     if sum(_bytes_of(each, rows) for batch in batches for each in batch) > sum(each.box.size * each.itemsize for each in rows):
-        raise malformed("a request for more bytes than there are")
+        raise malformed("a request for more bytes than the tensors have")
     return batches
 
 
 def _piece(rows: Sequence[Row], numbers: _Numbers) -> Piece:
     (row,) = numbers.take(1)
     if not 0 <= row < len(rows):
-        raise malformed(f"a piece of tensor {row} of {len(rows)}")
+        raise malformed(f"tensor index {row}, but the catalog has {len(rows)} tensors")
     dims = len(rows[row].whole)
     box = Box(tuple(numbers.take(dims)), tuple(numbers.take(dims)))
     if min(box.shape, default=1) < 1 or not rows[row].box.contains(box):
-        raise malformed(f'a piece {box} of "{rows[row].name}", but this end has {rows[row].box}')
+        raise malformed(f'a request for {box} of "{rows[row].name}", but the local part is {rows[row].box}')
     return Piece(row, box)
 
 
@@ -215,10 +215,10 @@ def word_of(message: pipe.Message | pipe.Descriptor) -> dict[str, Any]:
 
 
 def number_in(word: dict[str, Any], name: str, otherwise: int | None = None) -> int:
-    """Returns a count from a word. Raises Error (io) if it is not one."""
+    """Returns a count in a word. Raises Error (io) if the value is not a count."""
     value = word.get(name, otherwise)
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < 1 << 53:
-        raise malformed(f"{str(value)[:100]!r} for {name}")
+        raise malformed(f"the invalid value {str(value)[:100]!r} for {name}")
     return value
 
 
@@ -245,7 +245,7 @@ def _joined(texts: Iterable[str]) -> bytes:
 
 def _split(packed: bytes, most: int) -> list[str]:
     if packed.count(b"\0") > most or (packed and not packed.endswith(b"\0")):
-        raise malformed(f"more than {most} names, or none at their end")
+        raise malformed(f"more than {most} names, or names without a terminator")
     try:
         return packed.decode().split("\0")[:-1]
     except UnicodeDecodeError:
@@ -259,11 +259,11 @@ def _as_bytes(numbers: array.array[int]) -> bytes:
 
 
 class _Numbers:
-    """Reads little-endian integers of 8 bytes one after the other."""
+    """Reads consecutive little-endian 8-byte integers."""
 
     def __init__(self, packed: bytes) -> None:
         if len(packed) > _most_catalog or len(packed) % 8:
-            raise malformed(f"{len(packed)} bytes of numbers")
+            raise malformed(f"numbers of {len(packed)} bytes in total, which is not a multiple of 8")
         numbers = array.array("q")
         numbers.frombytes(packed)
         if sys.byteorder == "big":
@@ -277,10 +277,10 @@ class _Numbers:
     def take(self, count: int) -> array.array[int]:
         found = self._numbers[self._at : self._at + count]
         if len(found) < count:
-            raise malformed("numbers that end too early")
+            raise malformed("too few numbers")
         self._at += count
         return found
 
     def end(self) -> None:
         if self:
-            raise malformed("numbers after the last one")
+            raise malformed("too many numbers")
