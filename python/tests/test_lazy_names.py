@@ -96,7 +96,7 @@ except ImportError as error:
     print(error)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert result.stdout == 'penstock.zarr needs zarr: pip install "penstock[zarr]"\n', result.stderr
+    assert result.stdout == 'penstock.zarr requires zarr: pip install "penstock[zarr]"\n', result.stderr
 
 
 def test_importing_the_package_imports_no_public_submodule() -> None:

@@ -258,16 +258,16 @@ class TestPlacesOfZarr3:
 def test_a_cut_chunk_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     array = filled(tmp_path, (100,), (10,), zarr_format=2)
     os.truncate(tmp_path / "4", 39)
-    with pytest.raises(ValueError, match=r"chunk file .*/4 has 39 bytes, a chunk of this array 40"):
+    with pytest.raises(ValueError, match=r"chunk file .*/4 has 39 bytes, but a chunk of this array has 40"):
         load(array)
     np.testing.assert_array_equal(load(array, slice(0, 40)), array[:40])
 
 
 def test_what_is_no_array_is_refused(tmp_path: Path) -> None:
     for wrong in (np.zeros(3), str(tmp_path), None):
-        with pytest.raises(TypeError, match=r"reads a zarr\.Array"):
+        with pytest.raises(TypeError, match=r"must be a zarr\.Array"):
             load(wrong)
-        with pytest.raises(TypeError, match=r"reads a zarr\.Array"):
+        with pytest.raises(TypeError, match=r"must be a zarr\.Array"):
             explain(wrong)
 
 
@@ -311,7 +311,7 @@ class TestOut:
             load(array, out=np.empty((100, 299), "f4"))
         with pytest.raises(TypeError, match="out has dtype float64, the result float32"):
             load(array, out=np.empty((100, 300), "f8"))
-        with pytest.raises(ValueError, match="out has 119999 bytes, the result 120000"):
+        with pytest.raises(ValueError, match="out has 119999 bytes, but the result has 120000"):
             load(array, out=bytearray(119999))
         with pytest.raises(ValueError, match="not C-contiguous"):
             load(array, out=np.empty((100, 300), "f4", order="F"))
@@ -449,10 +449,10 @@ def test_without_zarr_the_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "zarr.py").write_text("raise ImportError('none here')")
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import penstock.zarr"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert 'ImportError: penstock.zarr needs zarr: pip install "penstock[zarr]"' in done.stderr
+    assert 'ImportError: penstock.zarr requires zarr: pip install "penstock[zarr]"' in done.stderr
 
 
 def test_an_older_zarr_is_an_import_error() -> None:
     script = "import zarr; zarr.__version__ = '2.18.7'; import penstock.zarr"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 1 and "ImportError: penstock.zarr needs zarr 3.1 or newer, but this is zarr 2.18.7" in done.stderr
+    assert done.returncode == 1 and "ImportError: penstock.zarr requires zarr 3.1 or newer, but zarr 2.18.7 is installed" in done.stderr

@@ -206,7 +206,7 @@ def test_where_the_gpu_has_to_decode_all_else_is_an_error(tmp_path: Path) -> Non
         again = zarr.open_array(array.store, mode="r")
     with pytest.raises(ValueError, match='decode is "gpu", but nvCOMP cannot decode this array: the result is on host'):
         again[...]
-    with pytest.raises(ValueError, match='decode is "gpu", but nvCOMP cannot decode this array: zarr has to read .*, because the selection has a step'):
+    with pytest.raises(ValueError, match='decode is "gpu", but nvCOMP cannot decode this array: zarr must read .*, because the selection has a step'):
         again[::2]
 
 

@@ -102,14 +102,14 @@ def test_a_negative_bound_is_refused(tmp_path: Path) -> None:
 def test_arguments_of_zarr_2_are_accepted_or_refused_with_what_to_do(tmp_path: Path) -> None:
     for store in (GDSStore(tmp_path, False, None), GDSStore(path=tmp_path, normalize_keys=False), GDSStore(tmp_path, dimension_separator=None)):
         assert store.root == tmp_path
-    with pytest.raises(TypeError, match=r"GDSStore\(normalize_keys=True\): leave it out, zarr 3 does not change keys"):
+    with pytest.raises(TypeError, match=r"GDSStore\(normalize_keys=True\): omit it, as zarr 3 does not change keys"):
         GDSStore(tmp_path, True)
-    with pytest.raises(TypeError, match=r"GDSStore\(dimension_separator='/'\): leave it out, .*chunk_key_encoding="):
+    with pytest.raises(TypeError, match=r"GDSStore\(dimension_separator='/'\): omit it, .*chunk_key_encoding="):
         GDSStore(tmp_path, dimension_separator="/")
     for wrong in ({"fsnyc": True}, {"path": tmp_path}):
-        with pytest.raises(TypeError, match="has no argument 'fsnyc'|takes one folder"):
+        with pytest.raises(TypeError, match="has no argument 'fsnyc'|requires one folder"):
             GDSStore(tmp_path, **wrong)
-    with pytest.raises(TypeError, match="takes one folder"):
+    with pytest.raises(TypeError, match="requires one folder"):
         GDSStore()
 
 

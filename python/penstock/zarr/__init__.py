@@ -7,7 +7,7 @@
     penstock.zarr.install()                                 # zarr's array[...] reads and decodes as load() does
     store = penstock.zarr.RemoteStore("s3://bucket/data.zarr")  # read-only
 
-This module needs zarr: `pip install "penstock[zarr]"`.
+This module requires zarr: `pip install "penstock[zarr]"`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 try:
     import zarr as _zarr
 except ImportError as error:
-    raise ImportError('penstock.zarr needs zarr: pip install "penstock[zarr]"', name="zarr") from error
+    raise ImportError('penstock.zarr requires zarr: pip install "penstock[zarr]"', name="zarr") from error
 
 if tuple(int(number) for number in _zarr.__version__.split(".")[:2]) < (3, 1):
-    raise ImportError(f"penstock.zarr needs zarr 3.1 or newer, but this is zarr {_zarr.__version__}", name="zarr")
+    raise ImportError(f"penstock.zarr requires zarr 3.1 or newer, but zarr {_zarr.__version__} is installed", name="zarr")
 
 from penstock.zarr._load import Explanation, explain, load
 from penstock.zarr._pipeline import CodecPipeline, install

@@ -26,15 +26,15 @@ _CHECKSUM_BYTES = 4
 
 @dataclass(frozen=True)
 class ByteCodec:
-    """One codec whose encoded side is bytes. zarr 3's codecs are identified by their zarr names, all others by their numcodecs ids."""
+    """A codec whose encoded side is bytes. zarr 3's codecs are identified by their zarr names, all others by their numcodecs ids."""
 
     name: str
-    codec: Any = field(compare=False)  # from numcodecs; None: a CRC-32C after the bytes
+    codec: Any = field(compare=False)  # a numcodecs codec; None: a CRC-32C that follows the bytes
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What a zarr 3 array's codecs say about its chunks."""
+    """The storage format of a zarr 3 array's chunks, according to its codecs."""
 
     chunk_shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -59,10 +59,10 @@ def stored3(codecs: Sequence[dict[str, Any]], shape: tuple[int, ...], dtype: np.
             stored = _in_order(dtype, config.get("endian"))
         elif name == "sharding_indexed":
             if len(codecs) > 1:
-                raise Unsupported("its shards are stored through other codecs")
+                raise Unsupported("its shards are encoded with other codecs")
             return _sharded(config, shape, dtype)
         elif stored is None:
-            raise Unsupported(f"its elements are stored through {name}")
+            raise Unsupported(f"its elements are encoded with {name}")
         else:
             byte_codecs.append(_byte_codec3(name, config))
     if stored is None:
@@ -83,14 +83,14 @@ def _sharded(config: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any
     chunk_shape = tuple(config["chunk_shape"])
     inner = stored3(config["codecs"], chunk_shape, dtype)
     if inner.shards is not None:
-        raise Unsupported("its shards hold shards")
+        raise Unsupported("its shards contain shards")
     chunks = tuple(map(operator.floordiv, shape, chunk_shape))
     index = stored3(config["index_codecs"], (*chunks, 2), np.dtype("u8"))
     names = [codec.name for codec in index.codecs]
     if index.shards is not None or names not in ([], ["crc32c"]):
-        raise Unsupported(f"the indexes of its shards are stored through {', '.join(names) or 'shards'}")
+        raise Unsupported(f"its shard indexes are encoded with {', '.join(names) or 'shards'}")
     if index.axes != tuple(range(len(chunks) + 1)):
-        raise Unsupported("the indexes of its shards are transposed")
+        raise Unsupported("its shard indexes are transposed")
     index_bytes = 16 * reduce(operator.mul, chunks, 1) + (_CHECKSUM_BYTES if names else 0)
     location = config.get("index_location", "end")
     first = getattr(location, "value", location) == "start"
@@ -101,17 +101,17 @@ def _sharded(config: dict[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any
 def _byte_codec3(name: str, config: dict[str, Any]) -> ByteCodec:
     if name == "crc32c":
         if _crc32c is None:
-            raise Unsupported("no package computes its CRC-32C: pip install google-crc32c")
+            raise Unsupported("computing its CRC-32C requires a package: pip install google-crc32c")
         return ByteCodec(name, None)
     if name in ("blosc", "gzip", "zstd"):  # their configurations matter only for encoding
         return ByteCodec(name, numcodecs.get_codec({"id": name}))
     ours = name.removeprefix("numcodecs.")
     if ours == name or ours in _OF_ARRAYS:
-        raise Unsupported(f"its chunks are stored through {name}")
+        raise Unsupported(f"its chunks are encoded with {name}")
     return _of_numcodecs({"id": ours, **config})
 
 
-# numcodecs codecs that zarr 3 uses as array-to-array codecs: none of them follows the bytes.
+# numcodecs codecs that zarr 3 uses as array-to-array codecs, which never follow the bytes codec.
 _OF_ARRAYS = ("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize")
 
 
@@ -121,24 +121,25 @@ def byte_codecs2(filters: Iterable[Any] | None, compressor: Any) -> tuple[ByteCo
     return tuple(_of_numcodecs(codec if isinstance(codec, dict) else codec.get_config()) for codec in codecs)
 
 
-# These codecs make objects, or arrays of unlimited size, so zarr decodes them.
+# These codecs create objects, or arrays of unlimited size, so zarr decodes them.
 _OF_OBJECTS = ("categorize", "json2", "msgpack2", "pickle", "vlen-array", "vlen-bytes", "vlen-utf8")
 
 
 def _of_numcodecs(config: dict[str, Any]) -> ByteCodec:
     if config.get("id") in _OF_OBJECTS:
-        raise Unsupported(f"its chunks are stored through {config['id']}")
+        raise Unsupported(f"its chunks are encoded with {config['id']}")
     try:
         return ByteCodec(config["id"], numcodecs.get_codec(dict(config)))
     except Exception as error:
-        raise Unsupported(f"numcodecs has no codec {config.get('id')}: {error}") from error
+        raise Unsupported(f"numcodecs does not provide the codec {config.get('id')}: {error}") from error
 
 
 def decode(codecs: Sequence[ByteCodec], data: Any, out: Any) -> Any:
-    """Decodes one chunk. `data` is uint8, and `out` is an array with the decoded size. Returns the decoded bytes, in `out` or in other memory.
+    """Decodes one chunk. `data` is uint8, and `out` is an array with the decoded size. Returns the decoded bytes, which are in `out` or in other
+    memory.
 
-    Raises ValueError, which names the codec, if the bytes are damaged. numcodecs codecs never produce more bytes than a chunk holds, whatever `data`
-    says, or more than most_encoded() between two codecs.
+    Raises ValueError with the codec's name if the bytes are damaged. Whatever `data` contains, the output of numcodecs codecs never exceeds the size
+    of a chunk, or most_encoded() between two codecs.
     """
     most = most_encoded(len(out))
     for at in range(len(codecs) - 1, -1, -1):
@@ -154,7 +155,7 @@ def decode(codecs: Sequence[ByteCodec], data: Any, out: Any) -> Any:
             raise ValueError(f"{codec.name} cannot decode {_nbytes(data)} bytes: {error}") from error
     found = np.frombuffer(data, np.uint8) if not isinstance(data, np.ndarray) else data.reshape(-1).view(np.uint8)
     if len(found) != len(out):
-        raise ValueError(f"they decode to {len(found)} bytes, but a chunk of this array has {len(out)}")
+        raise ValueError(f"it decodes to {len(found)} bytes, but a chunk of this array has {len(out)}")
     return found
 
 
@@ -165,16 +166,16 @@ def _nbytes(data: Any) -> int:
 def _without_checksum(data: Any) -> Any:
     data = np.frombuffer(data, np.uint8)
     if len(data) < _CHECKSUM_BYTES:
-        raise ValueError("too few for a checksum")
+        raise ValueError("too few bytes for a checksum")
     body, (told,) = data[:-_CHECKSUM_BYTES], struct.unpack("<I", data[-_CHECKSUM_BYTES:].tobytes())
     found = crc32c(body)
     if found != told:
-        raise ValueError(f"their CRC-32C is {found:08x}, but they were stored with {told:08x}")
+        raise ValueError(f"checksum mismatch: computed CRC-32C {found:08x}, stored CRC-32C {told:08x}")
     return body
 
 
 def crc32c(data: Any) -> int:
-    """Returns the CRC-32C of data. Called only if a codec chain or a shard index contains one."""
+    """Returns the CRC-32C of data. Called only if a codec chain or a shard index includes one."""
     assert _crc32c is not None
     return int(_crc32c(data))
 

@@ -1,4 +1,4 @@
-"""Reads chunks that the CPU decodes: reads batches into host memory, decodes them in threads, and places them in the result."""
+"""Reads chunks that the CPU decodes: reads batches into host memory, decodes them in threads, and stores them in the result."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from penstock.zarr._targets import Target
 
 __all__ = ["MOST_DECODED_BYTES", "Failures", "chunks_in_groups", "decode_alone", "read_coded", "threads"]
 
-# The decoded bytes of one group of chunks (more only if a single chunk is larger), and the number of groups in progress: one is being read, one
-# decoded and one copied to the device. Peak memory is three times this plus the encoded bytes of three groups. Each group's encoded bytes are at most
-# a quarter more than this, because incompressible data grows a little when it is encoded.
+# The decoded size of a group of chunks in bytes (larger only if a single chunk is), and the number of groups in progress: one is being read, one
+# decoded and one copied to the device. Peak memory is three times this size plus the encoded bytes of three groups. A group's encoded bytes exceed
+# this size by at most a quarter, because incompressible data grows slightly when it is encoded.
 MOST_DECODED_BYTES = 64 << 20
 _GROUPS_UNDER_WAY = 3
 
 _MOST_THREADS = 64
-_TASKS_PER_THREAD = 4  # per group, because chunks differ in decoding time
+_TASKS_PER_THREAD = 4  # per group, because chunks take different times to decode
 
 _decoders: ThreadPoolExecutor
 
@@ -49,14 +49,14 @@ os.register_at_fork(after_in_child=_make_decoders)  # threads do not survive a f
 
 
 class Failures:
-    """Collects damaged chunks. The other chunks are still read, and then the first failure is raised."""
+    """Collects damaged chunks. The other chunks are still read before the first failure is raised."""
 
     def __init__(self) -> None:
         self._first: penstock.InvalidArgument | None = None
         self._others = 0
 
     def add(self, chunk: StoredChunk, error: Exception) -> None:
-        """Records a damaged chunk by name. Must be called by one thread at a time."""
+        """Records a damaged chunk by name. Only one thread at a time may call this."""
         if self._first is not None:
             self._others += 1
             return
@@ -74,7 +74,7 @@ class Failures:
 
 
 def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any) -> None:
-    """Fills the target, which must be an array. Errors as for load()."""
+    """Fills the target, which must be an array. Raises the errors of load()."""
     files = ChunkFiles(layout)
     failures = Failures()
     under_way: deque[_Group] = deque()
@@ -90,7 +90,7 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
             under_way[0].finish(failures)
             under_way.popleft()
     finally:
-        # After an error, or Ctrl-C at any point, nothing may write to the result any more.
+        # After an error, or Ctrl-C at any point, nothing may still be writing to the result.
         for group in under_way:
             group.abandon()
     failures.check()
@@ -100,7 +100,7 @@ def chunks_in_groups(
     layout: ArrayLayout, files: ChunkFiles, parts: Iterable[ChunkPart], target: Target, box: Any,
     most_bytes: int, decoded: int, encoded: Callable[[StoredChunk], int],
 ) -> Iterator[list[StoredChunk]]:  # fmt: skip
-    """Yields chunks in groups of bounded memory, decoded and encoded (with a quarter of slack). Fills parts whose chunks are missing."""
+    """Yields chunks in groups whose decoded and encoded bytes (plus a quarter) are bounded. Fills the parts of missing chunks."""
     for some in groups(parts, most_bytes, lambda part: decoded):
         chunks, missing = files.find(some)
         for part in missing:
@@ -111,10 +111,10 @@ def chunks_in_groups(
 
 
 def _check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:
-    """Raises InvalidArgument if a chunk is larger than any codec makes it."""
+    """Raises InvalidArgument if a chunk is larger than any codec's output can be."""
     most = most_encoded(layout.chunk_bytes)
     if chunk.size > most:
-        raise damaged(f"{chunk.words} has {chunk.size} bytes, an encoded chunk of this array at most {most}", chunk.path)
+        raise damaged(f"{chunk.words} has {chunk.size} bytes, but an encoded chunk of this array has at most {most}", chunk.path)
 
 
 def decode_alone(layout: ArrayLayout, part: ChunkPart, data: Any) -> Any:
@@ -135,7 +135,7 @@ _of_thread = threading.local()
 
 
 def _scratch(nbytes: int) -> np.ndarray[Any, Any]:
-    """Returns scratch memory of this thread, which the next chunk reuses."""
+    """Returns this thread's scratch memory, which the next chunk reuses."""
     kept: np.ndarray[Any, Any] | None = getattr(_of_thread, "scratch", None)
     if kept is None or len(kept) != nbytes:
         kept = _of_thread.scratch = np.empty(nbytes, np.uint8)
@@ -143,33 +143,33 @@ def _scratch(nbytes: int) -> np.ndarray[Any, Any]:
 
 
 class _Spare:
-    """Keeps the host memory of finished groups for later ones, because new memory costs a page fault per page."""
+    """Keeps the host memory of finished groups for later groups, because new memory costs a page fault per page."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         self._make = make
         self._free: list[Any] = []
 
     def take(self, nbytes: int) -> Any:
-        """Returns memory of at least this many bytes."""
+        """Returns at least this many bytes of memory."""
         for number, memory in enumerate(self._free):
             if len(memory) >= nbytes:
                 return self._free.pop(number)
         if self._free:
-            self._free.pop()  # too small, so it is freed
+            self._free.pop()  # too small, so drop it
         return self._make(nbytes)
 
     def give(self, memory: Any) -> None:
-        """Takes memory back. Nobody may use it any more."""
+        """Takes back memory that is no longer in use."""
         self._free.append(memory)
 
 
 class _Memory(NamedTuple):
     encoded: _Spare
-    decoded: _Spare  # memory that the device copies from fast
+    decoded: _Spare  # memory that the device can copy from quickly
 
 
 class _Group:
-    """A group of chunks, from their files to their elements in the result."""
+    """A group of chunks, from opening their files to storing their elements in the result."""
 
     def __init__(
         self, layout: ArrayLayout, files: ChunkFiles, chunks: list[StoredChunk], target: Target, box: Any, memory: _Memory
@@ -187,7 +187,7 @@ class _Group:
         self._starts = _starts([chunk.size for chunk in self._chunks])
         self._make_places()
         self._pending: Pending | None = None
-        self._closed = False  # True: no task may start any more
+        self._closed = False  # True: no further task may start
         self._lock = threading.Lock()  # guards _closed and the list of tasks
 
     def start(self) -> None:
@@ -197,7 +197,7 @@ class _Group:
         self._pending.when_done(self._decode)
 
     def _make_places(self) -> None:
-        """Allocates the places of decoded parts: in the result or, for a device, in memory that is copied there, with contiguous parts first."""
+        """Chooses where parts are decoded: in the result or, for a device, in memory that is then copied there, with contiguous parts first."""
         if self._target.on_host:
             return
         self._chunks.sort(key=lambda chunk: chunk.part.pattern.runs > 1)
@@ -208,13 +208,13 @@ class _Group:
         self._decoded = self._memory.decoded.take(sum(sizes))
 
     def _decode(self, outcomes: list[Outcome]) -> None:
-        """Hands the chunks to the decoders. Runs on the thread that completes the reads."""
+        """Passes the chunks to the decoders. Runs on the thread that completes the reads."""
         try:
             step = max(1, -(-len(outcomes) // (threads() * _TASKS_PER_THREAD)))
             with self._lock:
                 for first in range(0, 0 if self._closed else len(outcomes), step):
                     self._tasks.append(_decoders.submit(self._decode_some, range(first, min(first + step, len(outcomes))), outcomes))
-        except BaseException as error:  # no thread could be started
+        except BaseException as error:  # a thread could not be started
             self._problem = error
         finally:
             self._decoding.set()
@@ -227,7 +227,7 @@ class _Group:
                 raise outcome
             try:
                 if outcome != chunk.size:
-                    raise ValueError(f"it was truncated while it was read: {outcome} of {chunk.size} bytes")
+                    raise ValueError(f"truncated while being read: {outcome} of {chunk.size} bytes")
                 self._decode_one(number, chunk)
             except ValueError as error:
                 failed.append((chunk, error))
@@ -247,18 +247,18 @@ class _Group:
         place[...] = decode_alone(layout, part, data)
 
     def _piece(self, number: int, part: ChunkPart) -> Any:
-        """Returns the place of a chunk's part, as an array."""
+        """Returns the memory for a chunk's part, as an array."""
         if self._target.on_host:
             return self._box[part.outer + (...,)]  # a view, even if there are no axes
         at = self._places[number]
         return self._decoded[at : at + self._sizes[number]].view(self._target.dtype).reshape(part.pattern.lengths)
 
     def finish(self, failures: Failures) -> None:
-        """Waits until the group is in the result. Raises read errors; records damaged chunks."""
+        """Waits until the group has been stored in the result. Raises read errors; records damaged chunks."""
         bad: set[int] = set()
         self._decoding.wait()
         self._files.close(self._chunks)
-        wait(self._tasks)  # wait for all of them before raising the error of one
+        wait(self._tasks)  # waits for all tasks before raising one's error
         for task in self._tasks:
             for chunk, error in task.result():
                 failures.add(chunk, error)
@@ -271,7 +271,8 @@ class _Group:
         self._memory.encoded.give(self._encoded)
 
     def _upload(self, bad: set[int]) -> None:
-        """Copies decoded parts to the device. Adjacent parts go in one copy; parts with scattered rows go through device memory."""
+        """Copies decoded parts to the device. Adjacent parts are combined into one copy; parts with scattered rows are copied through device
+        memory."""
         apart = [number for number, chunk in enumerate(self._chunks) if chunk.part.pattern.runs > 1]
         whole = len(self._chunks) - len(apart)
         self._upload_whole([number for number in range(whole) if id(self._chunks[number]) not in bad])
@@ -289,7 +290,7 @@ class _Group:
                 self._target.assign(self._box, chunk.part, rows)
 
     def _upload_whole(self, numbers: list[int]) -> None:
-        run: list[int] | None = None  # start here, start there, length
+        run: list[int] | None = None  # source offset, target offset, length
         for number in numbers:
             here, there, size = self._places[number], self._chunks[number].part.target_offset, self._sizes[number]
             if run is not None and (here, there) == (run[0] + run[2], run[1] + run[2]):
@@ -305,7 +306,7 @@ class _Group:
             penstock.copy(self._target.memory[there : there + size], self._decoded[here : here + size])
 
     def abandon(self) -> None:
-        """Waits until nothing of the group is in progress. Ctrl-C may have interrupted start() or finish() at any point."""
+        """Waits until none of the group's operations is in progress. Ctrl-C may have interrupted start() or finish() at any point."""
         if self._pending is not None:
             self._pending.end()
         with self._lock:

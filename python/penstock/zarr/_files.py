@@ -19,16 +19,16 @@ from penstock.zarr._places import settle
 
 __all__ = ["MISSING", "HandleCache", "Lease", "files_at_once", "sync_folder", "write_file", "write_memory"]
 
-# Exceptions from opening a path if the store has no value for the key.
+# Exceptions raised by opening a path if the store has no value for the key.
 MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, penstock.NotAFile)
 
-# Descriptors that penstock may hold per open file: the file itself and a second one opened with O_DIRECT.
+# The descriptors that penstock may hold per open file: the file itself and a second one opened with O_DIRECT.
 _DESCRIPTORS_PER_FILE = 2
 _MOST_FILES_AT_ONCE = 256
 
 
 def files_at_once() -> int:
-    """Returns how many files one batch may hold open: an eighth of the open-file limit, between 4 and 256."""
+    """Returns how many files a batch may hold open: an eighth of the open-file limit, between 4 and 256."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MOST_FILES_AT_ONCE
@@ -39,14 +39,14 @@ def files_at_once() -> int:
 class _Entry:
     path: str
     file: penstock.File
-    identity: tuple[int, ...]  # of a local file: device, inode, modification time in ns
+    identity: tuple[int, ...]  # for a local file: device, inode, modification time in ns
     users: int = 0
     retired: bool = False  # removed from the cache: its last user closes it
 
 
 @dataclass
 class Lease:
-    """A file that stays open until the lease ends, and its size in bytes at the start of the lease."""
+    """A file that stays open until the lease ends, and the file's size in bytes at the start of the lease."""
 
     file: penstock.File
     size: int
@@ -56,13 +56,13 @@ class Lease:
 class HandleCache:
     """Keeps at most `limit` idle files open, closing the least recently used first. Thread-safe.
 
-    A file that was replaced or changed since it was opened is reopened: each lease costs one stat.
+    A file that has been replaced or changed since it was opened is reopened, so each lease costs one stat().
     """
 
     def __init__(self, limit: int) -> None:
         """Creates a cache of at most `limit` files. Raises ValueError if `limit` is negative."""
         if limit < 0:
-            raise ValueError(f"max_open_files is {limit}; it must be 0 or more")
+            raise ValueError(f"max_open_files is {limit}: it must be 0 or more")
         self.limit = limit
         self._lock = threading.Lock()  # guards the fields below; never held while a file is opened or closed
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
@@ -84,7 +84,7 @@ class HandleCache:
                 self._entries.move_to_end(path)
                 return Lease(entry.file, entry.file.size() if known_size is None else known_size, entry)
         file = self._open(path)
-        size = file.size()  # not the cached size: the file may have been replaced since
+        size = file.size()  # not the cached size, because the file may have been replaced since then
         entry = _Entry(path, file, identity, users=1)
         with self._lock:
             stale = [self._entries.pop(path)] if path in self._entries else []
@@ -96,7 +96,8 @@ class HandleCache:
         return Lease(file, size, entry)
 
     def _look(self, path: str) -> tuple[tuple[int, ...], int | None]:
-        """Returns the identity that distinguishes this file from another with the same name, and its size. None: only the open file knows it."""
+        """Returns the identity that distinguishes this file from others with the same name, and its size (None if only the open file can report
+        it)."""
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(21, "Is a directory", path)
@@ -124,7 +125,7 @@ class HandleCache:
             self.release(lease)
 
     def forget(self, path: str) -> None:
-        """Drops path and all files below it, so that deleted files' space is freed."""
+        """Drops path and all files below it, so that the space of deleted files is freed."""
         below = path.rstrip("/") + "/"
         with self._lock:
             gone = [p for p in self._entries if p == path or p.startswith(below)]
@@ -152,7 +153,7 @@ _caches: weakref.WeakSet[HandleCache] = weakref.WeakSet()
 
 
 def _start_afresh_in_child() -> None:
-    # A forked child cannot use the files that its parent opened, or a lock that another thread held.
+    # A forked child cannot use files that its parent opened, or a lock that another thread held.
     for cache in list(_caches):
         cache._start_afresh()
 
@@ -166,13 +167,13 @@ def _close(entries: list[_Entry]) -> None:
 
 
 def write_file(path: str, value: Any, *, exclusive: bool = False, fsync: bool = False) -> int:
-    """Writes a whole value: readers see the old file or the new one, never a partial one. Blocks. Returns its size in bytes.
+    """Writes a whole value atomically: readers see either the old file or the new one. Blocks. Returns the value's size in bytes.
 
     - `value`: contiguous host or GPU memory.
     - `exclusive`: fail with FileExistsError if the file exists.
     - `fsync`: return only once the file and its directory entry are on disk.
 
-    Raises penstock.Error or OSError; no temporary file remains then.
+    Raises penstock.Error or OSError, and leaves no temporary file behind.
     """
     folder, name = os.path.split(path)
     made = _make_folders(folder)
@@ -194,7 +195,7 @@ def write_file(path: str, value: Any, *, exclusive: bool = False, fsync: bool = 
 
 
 def write_memory(value: Any, path: str, *, fsync: bool = False) -> int:
-    """Writes a value to a file that must not exist. Blocks. Returns its size in bytes. Errors as for write_file()."""
+    """Writes a value to a file that must not exist. Blocks. Returns the value's size in bytes. Raises the errors of write_file()."""
     settle(value)
     with penstock.open(path, "x") as file:
         written = file.write_from(value) if _nbytes(value) else 0
@@ -208,7 +209,7 @@ def _nbytes(value: Any) -> int:
 
 
 def _make_folders(folder: str) -> list[str]:
-    """Creates a folder and its missing parents. Returns the folders that have a new entry."""
+    """Creates a folder and its missing parents. Returns the folders in which an entry was created."""
     missing = []
     at = folder
     while at and not os.path.isdir(at):

@@ -1,4 +1,4 @@
-"""Checks many chunks' zstd frames (RFC 8878) without decoding them: all chunks at once, a few bytes of each at a time."""
+"""Checks the zstd frames (RFC 8878) of many chunks without decoding them: all chunks at once, reading a few bytes of each at a time."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ __all__ = ["Fetch", "whole_frames"]
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Flags: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
-Fetch: TypeAlias = Callable[[Numbers], Any]  # returns the bytes at positions, as a uint8 array of the same shape
+Fetch: TypeAlias = Callable[[Numbers], Any]  # returns the bytes at the given positions, as a uint8 array of the same shape
 
 _MAGIC = np.frombuffer(MAGIC, np.uint8)
 _LONGEST_HEADER = 18
-_MOST_OF_WINDOW = 1 << 27  # zstd's own decoder accepts no larger window by default
+_MOST_OF_WINDOW = 1 << 27  # the largest window that zstd's own decoder accepts by default
 _LEAST_COMPRESSED = 2
-# zstd makes blocks of 128 KiB and splits some of them at high levels. Each block costs a round over all chunks.
+# zstd writes 128 KiB blocks and splits some of them at high levels. Each block costs a pass over all chunks.
 _BLOCKS_PER_FULL_ONE = 16
 _BLOCKS_BESIDES = 64
 _MOST_ROUNDS = 8192
 
 
 def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> Flags:
-    """Returns True for each chunk that is one complete frame of decoded_bytes, with a plausible number of blocks that end where the chunk ends.
+    """Returns True for each chunk that is one complete frame of decoded_bytes, with a plausible number of blocks, the last of which ends where the
+    chunk ends.
 
-    The chunks' `starts` and `sizes` are in bytes; sizes are at least 1. The contents of blocks are not checked.
+    The chunks' `starts` and `sizes` are in bytes; sizes must be at least 1. The contents of blocks are not checked.
     """
     at, most_of_block, is_checked, good = _headers(fetch, starts, sizes, decoded_bytes)
     least, most = np.zeros_like(at), np.zeros_like(at)
@@ -48,13 +49,13 @@ def whole_frames(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: i
         is_long_enough = ~is_compressed | (size >= _LEAST_COMPRESSED)
         good[walking] &= (kind != RESERVED) & (size <= most_of_block[walking]) & is_long_enough
         walking = walking[good[walking] & (is_last == 0)]
-    good[walking] = False  # more blocks than zstd makes
+    good[walking] = False  # more blocks than zstd would write
     whole: Flags = good & (at + 4 * is_checked == sizes) & (least <= decoded_bytes) & (decoded_bytes <= most)
     return whole
 
 
 def _headers(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) -> tuple[Numbers, Numbers, Numbers, Flags]:
-    """Returns, for each chunk, where its blocks begin, the largest decoded size of a block, whether a 4-byte checksum follows, and whether the header
+    """Returns, for each chunk, where its blocks start, the largest decoded size of a block, whether a 4-byte checksum follows, and whether the header
     is valid.
     """
     # RFC 8878, 3.1.1.1: a magic number, a descriptor, an optional window and dictionary ID, then the size.
@@ -75,7 +76,7 @@ def _headers(fetch: Fetch, starts: Numbers, sizes: Numbers, decoded_bytes: int) 
 
 
 def _windows(descriptors: Numbers) -> Numbers:
-    # 3.1.1.1.2: five bits of exponent, three of mantissa (eighths).
+    # RFC 8878, 3.1.1.1.2: a five-bit exponent and a three-bit mantissa (eighths).
     base = np.int64(1) << (10 + (descriptors >> 3))
     windows: Numbers = base + (base >> 3) * (descriptors & 7)
     return windows

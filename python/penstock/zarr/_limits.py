@@ -1,4 +1,4 @@
-"""Decodes untrusted bytes: no codec here produces more output than requested, whatever size the input declares.
+"""Decodes untrusted bytes: codecs never produce more output than requested, whatever size the input declares.
 
 Stateless, so any thread may decode.
 """
@@ -31,19 +31,19 @@ _ALWAYS_ALLOWED = 1 << 20
 
 
 def most_encoded(chunk_bytes: int) -> int:
-    """Returns the largest size of a chunk in encoded form, including between two of its codecs."""
+    """Returns the largest size that a chunk may have when encoded, including between two of its codecs."""
     return _MOST_GROWTH * chunk_bytes + _ALWAYS_ALLOWED
 
 
 def decode_exactly(name: str, codec: Any, data: Any, out: Any) -> Any:
-    """Decodes to exactly the size of `out`, in `out` or in other memory. Raises the codec's exceptions, and ValueError if the declared size differs.
+    """Decodes to exactly the size of `out`, into `out` or other memory. Raises the codec's exceptions, and ValueError if the declared size differs.
 
-    A codec from a package other than numcodecs may return a different length.
+    Codecs from packages other than numcodecs may return a different length.
     """
     announced = _announced(name, data)
     if announced is not None:
         if announced != len(out):
-            raise ValueError(f"they announce {announced} bytes, but a chunk of this array has {len(out)}")
+            raise ValueError(f"their header declares {announced} bytes, but a chunk of this array has {len(out)}")
         codec.decode(data, out)
         return out
     framed = _with_size(data, len(out)) if name == "zstd" else None
@@ -55,23 +55,23 @@ def decode_exactly(name: str, codec: Any, data: Any, out: Any) -> Any:
 
 
 def decode_up_to(name: str, codec: Any, data: Any, most: int) -> Any:
-    """Decodes to at most `most` bytes. Errors as for decode_exactly()."""
+    """Decodes to at most `most` bytes. Raises the errors of decode_exactly()."""
     announced = _announced(name, data)
     if announced is None and name == "zstd":
-        # zstd joins the output of such frames in growing memory, so the bound is computed from their blocks.
+        # zstd appends the output of such frames to growing memory, so the bound is computed from their blocks.
         announced = _most_of_zstd(data, most)
     if announced is not None and announced > most:
-        raise ValueError(f"they announce {announced} bytes, but at most {most} are allowed")
+        raise ValueError(f"their header declares {announced} bytes, but at most {most} are allowed")
     limited = _LIMITED.get(name)
     if limited is None:
         return codec.decode(data)
     found = limited(codec, data, most + 1)
     if len(found) > most:
-        raise ValueError(f"more than {most} bytes would be decoded")
+        raise ValueError(f"they would decode to more than {most} bytes")
     return found
 
 
-# Codecs that do not announce a size. These functions return at most the requested number of bytes.
+# Codecs that do not declare a size. These functions return at most the requested number of bytes.
 
 
 def _gzip(codec: Any, data: Any, count: int) -> bytes:
@@ -93,7 +93,7 @@ def _bz2(codec: Any, data: Any, count: int) -> bytes:
 
 
 def _lzma(codec: Any, data: Any, count: int) -> bytes:
-    import lzma  # some builds of Python lack it, and then numcodecs lacks the codec
+    import lzma  # some Python builds lack it, in which case numcodecs lacks the codec too
 
     with lzma.LZMAFile(io.BytesIO(data), format=codec.format, filters=codec.filters) as file:
         return file.read(count)
@@ -102,11 +102,11 @@ def _lzma(codec: Any, data: Any, count: int) -> bytes:
 _LIMITED: dict[str, Callable[[Any, Any, int], bytes]] = {"bz2": _bz2, "gzip": _gzip, "lzma": _lzma, "zlib": _zlib}
 
 
-# Codecs that announce a size.
+# Codecs that declare a size.
 
 
 def _announced(name: str, data: Any) -> int | None:
-    """Returns the size that compressed bytes announce, or None if they do not announce one."""
+    """Returns the size that compressed bytes declare, or None if they declare none."""
     ask = _ANNOUNCED.get(name)
     return None if ask is None else ask(data)
 
@@ -117,7 +117,7 @@ def _announced_by_lz4(data: Any) -> int | None:
 
 
 def _announced_by_blosc(data: Any) -> int | None:
-    # Blosc header: versions, flags, element size, then three sizes: decoded, block, encoded. Blosc 1 trusts the encoded size and would read past the
+    # Blosc header: versions, flags, element size, then three sizes (decoded, block, encoded). Blosc 1 trusts the encoded size and would read past the
     # end of truncated data.
     view = _view_of(data)
     if len(view) < 16 or len(view) < int.from_bytes(view[12:16], "little"):
@@ -140,7 +140,7 @@ _ANNOUNCED: dict[str, Callable[[Any], int | None]] = {
     "zstd": _announced_by_zstd,
 }
 
-# RFC 8878. Damaged bytes end a walk over frames and blocks early; zstd rejects them at the same place.
+# RFC 8878. At damaged bytes, iterating over frames and blocks stops early; zstd rejects the bytes at the same position.
 MAGIC = b"\x28\xb5\x2f\xfd"
 _SKIPPABLE = b"\x2a\x4d\x18"  # preceded by a byte from 0x50 to 0x5f
 MOST_OF_BLOCK = 128 << 10
@@ -192,7 +192,7 @@ def _frame_at(view: memoryview, at: int) -> _Frame | None:
 
 
 def _blocks(view: memoryview, at: int) -> Iterator[tuple[int, int]]:
-    """Yields, for each block, its end and its largest decoded size."""
+    """Yields each block's end and its largest decoded size."""
     while at + 3 <= len(view):
         header = int.from_bytes(view[at : at + 3], "little")
         kind, size = header >> 1 & 3, header >> 3
@@ -205,7 +205,7 @@ def _blocks(view: memoryview, at: int) -> Iterator[tuple[int, int]]:
 
 
 def _most_of_zstd(data: Any, enough: int) -> int | None:
-    """Returns the largest decoded size of all frames, or the first sum larger than `enough`. None if there is no frame."""
+    """Returns the largest possible decoded size of all frames, or the first partial sum larger than `enough`, or None if there is no frame."""
     view = _view_of(data)
     total = None
     for frame in _frames(view):
@@ -218,7 +218,7 @@ def _most_of_zstd(data: Any, enough: int) -> int | None:
 
 
 def _with_size(data: Any, size: int) -> Any:
-    """Returns a frame without a size with `size` added, so that zstd produces exactly that many bytes or fails. None if data is not a single such
+    """Adds `size` to a frame that lacks a size, so that zstd produces exactly that many bytes or fails. Returns None if data is not a single such
     frame.
     """
     view = _view_of(data)

@@ -33,7 +33,7 @@ class Explanation:
     chunks: int  # chunks to read; 0 if zarr reads them
     ranges: int  # byte ranges in files
     staged_chunks: int  # chunks that are read whole and then copied, because their pieces are small
-    files: int = 0  # files that hold the chunks; with shards, fewer than chunks
+    files: int = 0  # files that contain the chunks; with shards, fewer than chunks
     decoder: str = ""  # "cpu" or "gpu"; "" if chunks need no decoding, or zarr reads them
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Explanation:
 
 
 def explain(array: Any, selection: Any = ..., *, device: Place = None, decode: str = "auto") -> Explanation:
-    """Says whether load() reads a selection of an array itself or leaves it to zarr, and why. Opens no chunk.
+    """Reports whether load() reads a selection of an array itself or leaves it to zarr, and why. Opens no chunk.
 
     `device` and `decode` are as for load(). Raises TypeError if array is not a zarr array.
     """
@@ -71,7 +71,7 @@ def explain(array: Any, selection: Any = ..., *, device: Place = None, decode: s
 
 
 def _how(layout: ArrayLayout, plain: bool, device: str, decode: str) -> tuple[str, str]:
-    """Returns the reason of an explanation, and the decoder."""
+    """Returns the reason for an explanation, and the decoder."""
     where = "on a server" if layout.far else "in local files"
     if plain:
         return f"its chunks are plain bytes {where}", ""
@@ -83,7 +83,7 @@ def _how(layout: ArrayLayout, plain: bool, device: str, decode: str) -> tuple[st
     if why is None:
         return f"{what} by nvCOMP on {device}", "gpu"
     reason = f", because {why}" if is_gpu(device) and decode != "cpu" else ""
-    return f"{what} by {threads()} threads of the CPU{reason}", "cpu"
+    return f"{what} by {threads()} CPU threads{reason}", "cpu"
 
 
 def why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
@@ -96,7 +96,7 @@ def why_not_gpu(layout: ArrayLayout, device: str, decode: str) -> str | None:
     if isinstance(payload, str):
         return payload
     if decode != "gpu":
-        return 'nvCOMP trusts its input and can write outside the memory of a damaged chunk (decode="gpu" allows it)'
+        return 'nvCOMP can write out of bounds if a chunk is corrupt (pass decode="gpu" to use it anyway)'
     return _nvcomp.problem()
 
 
@@ -104,16 +104,16 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
     """Reads a zarr array, or a selection of it, into memory. Blocks.
 
     Chunks in local files, or on a RemoteStore's server, are read without zarr, in a few large batches. Uncompressed chunks in C order are read
-    straight into their place in the result; others are decoded. From a shard, only the index and the selected chunks are read. zarr reads everything
-    else, such as variable-length strings, and load() then copies it to the device; explain() says which applies, and why. Missing chunks have the
+    directly into their place in the result; others are decoded. From a shard, only the index and the selected chunks are read. zarr reads everything
+    else, such as variable-length strings, and load() then copies it to the device; explain() reports which applies, and why. Missing chunks have the
     fill value.
 
     - `array`: a zarr.Array.
     - `selection`: as in array[...]. Integers, slices with step 1 and an ellipsis are read without zarr.
     - `device`: None, "cpu" or "host" returns a NumPy array; "cuda:N", N or "cuda", a CuPy array; "host:0", a penstock.DeviceBuffer with the elements
       in C order.
-    - `out`: C-contiguous memory to fill and return: a NumPy or CuPy array of the result's shape and dtype, or a buffer with exactly the result's
-      bytes.
+    - `out`: C-contiguous memory to fill and return: a NumPy or CuPy array with the result's shape and dtype, or a buffer with exactly the result's
+      size.
     - `decode`: what decodes the chunks; see below.
 
     Values of `decode`:
@@ -122,8 +122,8 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
     - "gpu": nvCOMP (`pip install nvidia-libnvcomp-cu12`), for zstd, lz4, gzip and zlib. Needs CuPy. Use it for data that you trust. Raises ValueError
       if nvCOMP cannot decode the array.
 
-    zstd chunks with an incomplete frame or block are not passed to nvCOMP. Other damage may destroy the process's CUDA context or hang the GPU
-    (penstock.Error, penstock.TimedOut). With damaged lz4, gzip and zlib chunks, nvCOMP also writes out of bounds.
+    zstd chunks with an incomplete frame or block are not passed to nvCOMP. Other corruption may destroy the process's CUDA context or hang the GPU
+    (penstock.Error, penstock.TimedOut). If lz4, gzip and zlib chunks are corrupt, nvCOMP can also write out of bounds.
 
     The result is C-contiguous. An axis selected by an integer is removed, as in NumPy; a single element is a zero-dimensional array. Elements have
     this machine's byte order on a device, and array.dtype's on the host.
@@ -134,8 +134,8 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
     - ValueError: out has the wrong size or shape, is not contiguous, or does not match device.
     - ImportError: a GPU is requested but CuPy is not installed.
     - penstock.Error: a file cannot be read.
-    - InvalidArgument (a ValueError): a chunk file has the wrong size or cannot be decoded; all other chunks are in out by then. Also raised for an
-      empty result on "host:0", whose buffers have at least one byte.
+    - InvalidArgument (a ValueError): a chunk file has the wrong size or cannot be decoded; by then, all other chunks are in out. Also raised for an
+      empty result on "host:0", where buffers have at least one byte.
     """
     check_decode(decode)
     try:
@@ -143,7 +143,7 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
         region = region_of(selection, layout.shape)
     except Unsupported as reason:
         if decode == "gpu":
-            raise ValueError(f'decode is "gpu", but nvCOMP cannot decode this array: zarr has to read it, because {reason}') from None
+            raise ValueError(f'decode is "gpu", but nvCOMP cannot decode this array: zarr must read it, because {reason}') from None
         return _load_by_zarr(array, selection, device, out)
     target = target_for(region.shape, layout.dtype, device, out)
     if target.nbytes:
@@ -154,7 +154,7 @@ def load(array: Any, selection: Any = ..., *, device: Place = None, out: Any = N
 def check_decode(decode: str) -> None:
     """Raises ValueError for an unknown value of `decode`."""
     if decode not in _DECODERS:
-        raise ValueError(f"decode is {decode!r}; it must be one of {', '.join(map(repr, _DECODERS))}")
+        raise ValueError(f"decode is {decode!r}: it must be one of {', '.join(map(repr, _DECODERS))}")
 
 
 def _load_by_zarr(array: Any, selection: Any, device: Place, out: Any) -> Any:
@@ -166,14 +166,14 @@ def _load_by_zarr(array: Any, selection: Any, device: Place, out: Any) -> Any:
 
 
 def _on_host(values: Any) -> Any:
-    # zarr.config.enable_gpu() makes zarr return cupy arrays.
+    # With zarr.config.enable_gpu(), zarr returns cupy arrays.
     return values.get() if hasattr(values, "__cuda_array_interface__") else values
 
 
 def _read(layout: ArrayLayout, region: Region, target: Target, decode: str) -> None:
     plain = is_plain(layout, target.dtype)
     if not target.is_array and (not plain or any(part.pattern.scattered for part in chunk_parts(layout, region))):
-        # This process cannot index the memory, so the result is assembled on the host and copied at once.
+        # This process cannot index the memory, so the result is assembled on the host and then copied in one step.
         host = target_for(region.shape, target.dtype, None, None)
         _read(layout, region, host, decode)
         target.assign_all(host.result)
@@ -200,5 +200,5 @@ def read_parts(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
 
 
 def is_plain(layout: ArrayLayout, dtype: np.dtype[Any]) -> bool:
-    """Returns whether files hold the chunks as decoded bytes."""
+    """Returns True if files store the chunks as decoded bytes."""
     return not layout.codecs and layout.in_order and layout.stored_dtype == dtype

@@ -1,11 +1,12 @@
 """Calls NVIDIA's nvCOMP, if it is installed, to decode many chunks at once in GPU memory.
 
 The C interface (versions 5 and 6) reports each chunk's status and length, which nvCOMP's Python package does not. The wheels are
-nvidia-libnvcomp-cu12 and -cu13; nvidia-nvcomp-cu12 depends on one of them. Needs cupy.
+nvidia-libnvcomp-cu12 and -cu13; nvidia-nvcomp-cu12 depends on one of them. Requires cupy.
 
-nvCOMP expects chunks exactly as a compressor wrote them ("can only operate on valid input data", its release notes say). Damaged chunks, tested on an
-H200 with version 6: zstd accesses unmapped memory, which destroys the process's CUDA context, if the frame or its blocks are incomplete (_frames.py
-detects this) and sometimes if bytes within a block are wrong, in which case it may also hang. lz4, gzip and zlib write far past their buffers.
+nvCOMP expects chunks exactly as a compressor wrote them (according to its release notes, it "can only operate on valid input data"). Tests with
+corrupt chunks on an H200 with version 6: zstd accesses unmapped memory, which destroys the process's CUDA context, if the frame or its blocks are
+incomplete (_frames.py detects this), and sometimes if bytes within a block are wrong, in which case it may also hang. lz4, gzip and zlib write far
+past the ends of their buffers.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from penstock.zarr._frames import whole_frames
 __all__ = ["Nvcomp", "Payload", "payload_of", "problem"]
 
 _SONAMES = ("libnvcomp.so.6", "libnvcomp.so.5")
-_ON_SMS = 2  # NVCOMP_DECOMPRESS_BACKEND_CUDA: the hardware engine of newer GPUs needs specially allocated memory
-_SHARE_OF_FREE_MEMORY = 8  # decoded chunks use 1/8 of free GPU memory; zstd needs more than three times as much in addition
+_ON_SMS = 2  # NVCOMP_DECOMPRESS_BACKEND_CUDA: newer GPUs' hardware engine requires specially allocated memory
+_SHARE_OF_FREE_MEMORY = 8  # decoded chunks use 1/8 of free GPU memory; zstd needs more than three times as much for itself
 _LARGEST_CHUNK = 2**31 - 1  # nvcompZstdDecompressionMaxAllowedChunkSize, the smallest limit of all algorithms
 
 
@@ -45,10 +46,10 @@ class Payload:
     algorithm: str
     before: int
     behind: int
-    whole: Callable[..., Any] | None = None  # whole_frames() or a similar function, which finds the chunks that nvCOMP may decode
+    whole: Callable[..., Any] | None = None  # a function such as whole_frames(), which finds the chunks that nvCOMP may decode
 
 
-# numcodecs puts the size before LZ4's block. zlib has a 2-byte header, and a checksum that nvCOMP does not verify.
+# numcodecs stores the size before the LZ4 block. zlib adds a 2-byte header, and a checksum that nvCOMP does not verify.
 _PAYLOADS = {
     "gzip": Payload("Gzip", 0, 0),
     "lz4": Payload("LZ4", 4, 0),
@@ -60,12 +61,12 @@ _PAYLOADS = {
 def payload_of(codecs: Sequence[ByteCodec], chunk_bytes: int) -> Payload | str:
     """Returns the part of these chunks that nvCOMP decodes, or the reason why it cannot decode them."""
     if len(codecs) != 1:
-        return f"{len(codecs)} codecs produced its bytes"
+        return f"its bytes were encoded with {len(codecs)} codecs"
     found = _PAYLOADS.get(codecs[0].name)
     if found is None:
-        return f"nvCOMP does not decode {codecs[0].name}"
+        return f"nvCOMP does not support {codecs[0].name}"
     if chunk_bytes > _LARGEST_CHUNK:
-        return f"a chunk has {chunk_bytes} bytes, but nvCOMP takes at most {_LARGEST_CHUNK}"
+        return f"a chunk has {chunk_bytes} bytes, but nvCOMP supports at most {_LARGEST_CHUNK}"
     return found
 
 
@@ -89,7 +90,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def _candidates() -> list[str]:
-    """Yields the libraries of the wheels, then those of the system."""
+    """Returns the libraries in the wheels, then the system's libraries."""
     try:
         import nvidia.libnvcomp as package  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
@@ -99,7 +100,7 @@ def _candidates() -> list[str]:
 
 
 class _Options(ctypes.Structure):
-    # The options of all algorithms: 64 bytes that begin with the backend; zeros select the defaults for the rest.
+    # The options for all algorithms: 64 bytes that start with the backend; zeros select the defaults for the rest.
     _fields_ = [("backend", ctypes.c_int), ("rest", ctypes.c_char * 60)]
 
 
@@ -108,7 +109,7 @@ class _Alignments(ctypes.Structure):
 
 
 class Nvcomp:
-    """Decodes on one GPU, on cupy's current stream there. For one thread at a time, and only if problem() returns None."""
+    """Decodes on one GPU, on cupy's current stream for it. Used by one thread at a time, and only if problem() returns None."""
 
     def __init__(self, algorithm: str, device: int) -> None:
         library = _library()
@@ -117,7 +118,7 @@ class Nvcomp:
         self._options = _Options(_ON_SMS)
         size, pointer = ctypes.c_size_t, ctypes.c_void_p
         prefix = f"nvcompBatched{algorithm}Decompress"
-        # Version 5 calls it ...Async and takes no stream, which it does not need.
+        # In version 5, the function is named ...Async and does not take the unneeded stream.
         self._temporary = getattr(library, f"{prefix}GetTempSize", None) or getattr(library, f"{prefix}GetTempSizeAsync")
         self._temporary.argtypes = [size, size, _Options, ctypes.POINTER(size), size, pointer]
         self._decompress = getattr(library, f"{prefix}Async")
@@ -132,7 +133,7 @@ class Nvcomp:
         return max(1, int(found.input), int(found.output))
 
     def most_bytes(self) -> int:
-        """Returns the number of decoded bytes to request from decode() at once, based on free memory."""
+        """Returns the number of decoded bytes to request in one call of decode(), based on free memory."""
         import cupy
 
         free, _ = cupy.cuda.Device(self._device).mem_info
@@ -143,7 +144,7 @@ class Nvcomp:
         found = ctypes.c_size_t()
         status = self._temporary(chunks, chunk_bytes, self._options, ctypes.byref(found), chunks * chunk_bytes, None)
         if status != 0:
-            raise RuntimeError(f"nvCOMP does not say how much memory it needs (status {status})")
+            raise RuntimeError(f"nvCOMP did not report how much memory it needs (status {status})")
         return int(found.value)
 
     def decode(self, sources: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], places: np.ndarray[Any, Any], chunk_bytes: int) -> np.ndarray[Any, Any]:
@@ -166,29 +167,29 @@ class Nvcomp:
                 rows[0], rows[1], rows[3], lengths.data.ptr, count, temporary.data.ptr, room, rows[2], self._options, statuses.data.ptr, stream.ptr
             )
             if status != 0:
-                raise RuntimeError(f"nvCOMP did not begin to decode (status {status})")
+                raise RuntimeError(f"nvCOMP did not start decoding (status {status})")
             _wait(stream, count, chunk_bytes)
             good: np.ndarray[Any, Any] = (statuses.get() == 0) & (lengths.get() == chunk_bytes)
             return good
 
 
 def _wait(stream: Any, count: int, chunk_bytes: int) -> None:
-    """Waits until the stream completes. Raises penstock.Error if a damaged chunk has broken the CUDA context or keeps the GPU busy."""
+    """Waits until the stream completes. Raises penstock.Error if a corrupt chunk has destroyed the CUDA context or keeps the GPU busy."""
     import cupy
 
     began = time.monotonic()
     most = _SECONDS_AT_LEAST + count * chunk_bytes / _SLOWEST
-    what = f"one of {count} chunks of {chunk_bytes} bytes, most likely because it is damaged"
-    then = 'Restart the process; decode="cpu" names the damaged chunk'
+    what = f"one of {count} chunks of {chunk_bytes} bytes, most likely because it is corrupt"
+    then = 'Restart the process; decode="cpu" reports the corrupt chunk'
     while (status := cupy.cuda.runtime.streamQuery(stream.ptr)) == _NOT_READY:
         elapsed = time.monotonic() - began
         if elapsed > most:
             raise penstock.TimedOut(
-                f"nvCOMP has not finished after {elapsed:.0f} s of decoding {what}. The GPU is busy with it until this process ends. {then}",
+                f"nvCOMP is still decoding {what}, after {elapsed:.0f} s. The GPU stays busy until this process exits. {then}",
                 code="timed_out",
             )
         time.sleep(min(1e-3, elapsed / 32))
     if status != 0:
         raise penstock.Error(
-            f"nvCOMP failed to decode {what}, so CUDA cannot be used in this process any more (error {status}). {then}", domain="cuda", native=status
+            f"nvCOMP failed to decode {what}, so this process can no longer use CUDA (error {status}). {then}", domain="cuda", native=status
         )

@@ -1,4 +1,4 @@
-"""Reads chunks that a GPU decodes: reads batches, as stored, into GPU memory, where they are decoded and placed in the result."""
+"""Reads chunks that a GPU decodes: reads batches of encoded chunks into GPU memory, where they are decoded and stored in the result."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from penstock.zarr._targets import Target
 
 __all__ = ["MOST_DECODED_BYTES", "Decoder", "read_on_gpu"]
 
-# Decoded bytes per call of the decoder (more only if a single chunk is larger); fewer chunks leave parts of a GPU idle. GPU memory also holds the
-# result, the encoded bytes of these chunks and, for zstd, three times this for nvCOMP, and the encoded bytes of the batches that are read while
-# others are decoded. A batch has at most as many chunks as files may be open.
+# Decoded bytes per call of the decoder (more only if a single chunk is larger); with fewer chunks, parts of a GPU would be idle. GPU memory also
+# contains the result, the encoded bytes of these chunks and, for zstd, three times this size for nvCOMP, and the encoded bytes of the batches that
+# are being read while others are decoded. The number of chunks in a batch is limited by the number of files that may be open.
 MOST_DECODED_BYTES = 1 << 30
 _MOST_BATCH_BYTES = 256 << 20
 _BATCHES_UNDER_WAY = 3
 
-_ALIGNMENT = 256  # of chunks in GPU memory: at least what every algorithm requires
+_ALIGNMENT = 256 # of chunks in GPU memory; sufficient for every algorithm
 
 _logger = logging.getLogger("penstock")
 
 
 class Decoder(Protocol):
-    """Decodes chunks in a device's memory: _nvcomp.Nvcomp."""
+    """Decodes chunks in a device's memory. Implemented by _nvcomp.Nvcomp."""
 
     alignment: int  # of encoded and decoded chunks; a power of two
 
@@ -44,9 +44,9 @@ class Decoder(Protocol):
 
 
 def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any, decoder: Decoder, payload: Payload) -> None:
-    """Fills the target, which must be an array on a device. Errors as for load().
+    """Fills the target, which must be an array on a device. Raises the errors of load().
 
-    The CPU decodes incomplete chunks and those that the decoder rejects, and reports the error if they are damaged.
+    The CPU decodes incomplete chunks and chunks that the decoder rejects, and reports an error if they are damaged.
     """
     files = ChunkFiles(layout)
     most_bytes = min(MOST_DECODED_BYTES, decoder.most_bytes())
@@ -68,19 +68,19 @@ def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target,
             if work.nbytes >= most_bytes or not under_way:
                 work.decode(decoder)
     finally:
-        # After an error, or Ctrl-C at any point, nothing may write to memory that is freed.
+        # After an error, or Ctrl-C at any point, nothing may still be writing to memory that is about to be freed.
         for batch in under_way:
             batch.abandon()
     work.failures.check()
 
 
 def _room_of(chunk: StoredChunk, payload: Payload) -> int:
-    """Returns the memory for an encoded chunk. The payload is aligned, not the bytes before it."""
+    """Returns the number of bytes reserved for an encoded chunk. The payload is aligned, not the bytes before it."""
     return _aligned(chunk.size + payload.before)
 
 
 class _Batch:
-    """A batch of chunks that is read, as stored, into device memory."""
+    """A batch of encoded chunks that is read into device memory."""
 
     def __init__(self, files: ChunkFiles, chunks: list[StoredChunk], target: Target, payload: Payload) -> None:
         self._files = files
@@ -101,7 +101,7 @@ class _Batch:
         self._pending = start_reads(reads)
 
     def wait(self) -> list[Outcome]:
-        """Waits until all reads complete, then releases the files."""
+        """Waits until all reads are complete, then releases the files."""
         assert self._pending is not None
         outcomes = self._pending.wait()
         self._files.close(self.chunks)
@@ -109,14 +109,14 @@ class _Batch:
         return outcomes
 
     def abandon(self) -> None:
-        """Waits until nothing of the batch is in progress."""
+        """Waits until none of the batch's reads is in progress."""
         if self._pending is not None:
             self._pending.end()
         self._files.close(self.chunks)
 
 
 class _Encoded(NamedTuple):
-    """One chunk as stored, in device memory."""
+    """An encoded chunk in device memory."""
 
     chunk: StoredChunk
     memory: Any  # the batch's memory
@@ -134,7 +134,7 @@ class _Work:
         self._box = box
         self._payload = payload
         self._ready: list[_Encoded] = []
-        self._encoded_bytes = 0  # of the batches that the ready chunks keep alive
+        self._encoded_bytes = 0  # total size of the batches that the ready chunks keep alive
 
     @property
     def nbytes(self) -> int:
@@ -153,14 +153,14 @@ class _Work:
             chunk = batch.chunks[number]
             encoded = _Encoded(chunk, batch.encoded, int(batch.starts[number]), batch.payloads[number])
             if outcome != chunk.size:
-                self.failures.add(chunk, ValueError(f"it was truncated while it was read: {outcome} of {chunk.size} bytes"))
+                self.failures.add(chunk, ValueError(f"truncated while being read: {outcome} of {chunk.size} bytes"))
             elif whole[number]:
                 self._ready.append(encoded)
             else:
                 self._by_cpu(encoded)
 
     def _whole(self, batch: _Batch) -> np.ndarray[Any, Any]:
-        """Returns which chunks of a completed batch the decoder may receive."""
+        """Returns which chunks of a completed batch may be passed to the decoder."""
         around = self._payload.before + self._payload.behind
         sizes = np.array([chunk.size for chunk in batch.chunks]) - around
         whole: np.ndarray[Any, Any] = sizes > 0
@@ -173,7 +173,7 @@ class _Work:
         return whole
 
     def decode(self, decoder: Decoder) -> None:
-        """Decodes the ready chunks and places them into the result. Blocks."""
+        """Decodes the ready chunks and stores them in the result. Blocks."""
         ready, self._ready, self._encoded_bytes = self._ready, [], 0
         if not ready:
             return
@@ -201,14 +201,14 @@ class _Work:
         self._target.settle()  # `apart` may be reused
 
     def _is_direct(self, chunk: StoredChunk, base: int, alignment: int) -> bool:
-        """Returns whether a chunk can be decoded straight to its place in the result, which begins at base."""
+        """Returns True if a chunk can be decoded directly into its place in the result, which starts at base."""
         layout, part = self._layout, chunk.part
         whole = part.pattern.lengths == layout.chunk_shape and part.pattern.runs == 1
         as_it_is = layout.in_order and layout.stored_dtype == self._target.dtype
         return whole and as_it_is and (base + part.target_offset) % alignment == 0
 
     def _place(self, part: ChunkPart, decoded: Any) -> None:
-        """Copies the wanted part of a decoded chunk into the result, on the device."""
+        """Copies the selected part of a decoded chunk into the result, on the device."""
         layout = self._layout
         shape = tuple(layout.chunk_shape[axis] for axis in layout.stored_axes)
         elements = _in_order(self._target.as_array(decoded), layout.stored_dtype, self._target.dtype)
@@ -216,7 +216,7 @@ class _Work:
         self._target.assign(self._box, part, values.transpose(np.argsort(layout.stored_axes).tolist())[part.pattern.inner])
 
     def _by_cpu(self, encoded: _Encoded) -> None:
-        """Decodes a chunk that the decoder rejected, on the CPU."""
+        """Decodes a chunk that the decoder has rejected, on the CPU."""
         chunk = encoded.chunk
         data = np.empty(chunk.size, np.uint8)
         if chunk.size:
@@ -234,7 +234,7 @@ class _Work:
 
 
 def _in_order(data: Any, stored: np.dtype[Any], wanted: np.dtype[Any]) -> Any:
-    """Converts elements' bytes to the byte order of the result."""
+    """Converts the bytes of elements to the result's byte order."""
     if stored == wanted:
         return data
     width = stored.itemsize // 2 if stored.kind == "c" else stored.itemsize

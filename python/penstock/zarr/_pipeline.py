@@ -29,15 +29,15 @@ _DECODE = "penstock.decode"  # key in zarr's configuration
 
 _logger = logging.getLogger("penstock")
 
-_Range = tuple[int, int, int]  # of an axis: first element in the file, count, first element in the result
+_Range = tuple[int, int, int]  # along an axis: first element in the file, count, first element in the result
 
 
 def install(decode: str = "auto") -> Any:
-    """Makes zarr 3 use Penstock to read arrays opened from now on: `array[...]` then reads and decodes as load() does.
+    """Configures zarr 3 to read with Penstock: `array[...]` then reads and decodes as load() does, for arrays opened from now on.
 
     This applies to arrays in local files or a RemoteStore whose codecs load() decodes, and to selections of integers and slices with step 1. zarr
-    still does all other reads, and all writes; the logger "penstock" reports the reason at level DEBUG, once per array. After
-    `zarr.config.enable_gpu()` the bytes go straight to the GPU.
+    still performs all other reads and all writes; the logger "penstock" logs the reason at level DEBUG, once per array. After
+    `zarr.config.enable_gpu()` the bytes are read directly into GPU memory.
 
     - `decode`: as for load(). It is stored in zarr's configuration as "penstock.decode". "gpu" lets nvCOMP decode, and raises ValueError for reads
       that zarr or the CPU would decode. zarr does not limit what it decodes itself.
@@ -55,16 +55,16 @@ def install(decode: str = "auto") -> Any:
 
 @dataclass(frozen=True)
 class CodecPipeline(BatchedCodecPipeline):
-    """zarr's own pipeline, except that Penstock does the reads that load() could do. See install()."""
+    """zarr's own pipeline, except that Penstock performs the reads that load() supports. See install()."""
 
-    origin: Any = field(default=None, compare=False, repr=False)  # metadata and store of an array, if known
+    origin: Any = field(default=None, compare=False, repr=False)  # the array's metadata and store, if known
     decoder: str = field(default="auto", compare=False, repr=False)  # install()'s decode
 
     @classmethod
     def from_array_metadata_and_store(cls, array_metadata: Any, store: Any) -> Self:
         decode = zarr.config.get(_DECODE, "auto")
         check_decode(decode)
-        plain: Any = create_codec_pipeline(array_metadata)  # the configured class, which is this one
+        plain: Any = create_codec_pipeline(array_metadata)  # of the configured class, which is this class
         made: Self = replace(plain, origin=(array_metadata, store), decoder=decode)
         return made
 
@@ -84,11 +84,11 @@ class CodecPipeline(BatchedCodecPipeline):
             selected = self._selected(batch, out, drop_axes)
         except Unsupported as why:
             if self.decoder == "gpu":
-                raise ValueError(f'decode is "gpu", but nvCOMP cannot decode this array: zarr has to read {self._name(batch)}, because {why}') from None
+                raise ValueError(f'decode is "gpu", but nvCOMP cannot decode this array: zarr must read {self._name(batch)}, because {why}') from None
             self._tell(f"zarr reads {self._name(batch)}, because {why}")
             return await super().read(batch, out, drop_axes)
         await asyncio.to_thread(selected)
-        # Newer versions of zarr ask about missing chunks only if these are an error.
+        # Newer zarr versions request reports of missing chunks only if these are errors.
         return ({"status": "present"},) * len(batch)
 
     def _selected(self, batch: list[Any], out: Any, drop_axes: tuple[int, ...]) -> Callable[[], None]:
@@ -98,7 +98,7 @@ class CodecPipeline(BatchedCodecPipeline):
         if not isinstance(first, StorePath) or first.store is not self.origin[1]:
             raise Unsupported("its chunks come from a different store")
         if not getattr(spec.config, "read_missing_chunks", True):
-            raise Unsupported("its configuration forbids missing chunks")
+            raise Unsupported("its configuration treats missing chunks as errors")
         array = out.as_ndarray_like()
         if array.dtype != layout.dtype or not array.flags.c_contiguous:
             raise Unsupported("the result's dtype or order differs from the array's")
@@ -142,7 +142,7 @@ def _layout_of(origin: Any) -> ArrayLayout | Unsupported:
 
 
 def _ranges(inner: Any, outer: Any, file_shape: tuple[int, ...]) -> list[_Range] | None:
-    """Returns the ranges of the file and of the result for a pair of zarr selections, or None if they are not a box."""
+    """Returns the file's and the result's ranges for a pair of zarr selections, or None if they are not a box."""
     if not isinstance(inner, tuple) or not isinstance(outer, tuple) or len(inner) != len(file_shape):
         return None
     ranges: list[_Range] = []
@@ -162,7 +162,7 @@ def _ranges(inner: Any, outer: Any, file_shape: tuple[int, ...]) -> list[_Range]
 
 
 def _lengths(inner: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the result's shape including the axes that were selected by an integer."""
+    """Returns the result's shape, including the axes that were selected by an integer."""
     kept = iter(shape)
     return tuple(1 if isinstance(item, int) else next(kept) for item in inner)
 

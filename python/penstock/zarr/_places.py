@@ -1,4 +1,4 @@
-"""Places that hold values: host memory (NumPy) or one GPU's memory (cupy)."""
+"""The places of values: host memory (NumPy) or a GPU's memory (cupy)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Place:
     """Allocates host memory. Thread-safe. Equal places are interchangeable."""
 
     def empty(self, nbytes: int) -> Any:
-        """Returns uninitialized memory: uint8, one axis."""
+        """Returns uninitialized memory, as a one-dimensional uint8 array."""
         return self.empty_many([nbytes])[0]
 
     def empty_many(self, sizes: Sequence[int]) -> list[Any]:
-        """Returns uninitialized memory, as from empty(), for each of `sizes` in bytes."""
+        """Returns uninitialized memory, as empty() does, for each of `sizes` (in bytes)."""
         return [np.empty(nbytes, dtype=np.uint8) for nbytes in sizes]
 
     def settle(self) -> None:
-        """Waits until memory from empty() may be written to. Call it once for several allocations, because on a GPU it waits for the device to
-        finish."""
+        """Waits until memory from empty() may be written to. Call this once for several allocations, because on a GPU it waits for the whole
+        device."""
 
 
 HOST = Place()
@@ -45,7 +45,7 @@ class _Gpu(Place):
             return [cupy.empty(nbytes, dtype=np.uint8) for nbytes in sizes]
 
     def settle(self) -> None:
-        # cupy reuses memory while kernels that read it are still queued on its stream, and penstock writes to it on its own streams.
+        # cupy reuses memory while kernels that read it are still queued on cupy's stream, and penstock writes to it on its own streams.
         self.stream.synchronize()
 
 

@@ -1,4 +1,4 @@
-"""Reads chunks that need no decoding straight from the files to their places in the result."""
+"""Reads chunks that need no decoding directly from the files into their places in the result."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.zarr._targets import Target
 
 __all__ = ["read_plain"]
 
-# Chunks with scattered rows are read whole into staging memory, of which this much is in use at a time (more only if a single chunk is larger).
+# The amount of staging memory in use at a time, into which chunks with scattered rows are read (more only if a single chunk is larger).
 _STAGED_BYTES_PER_WINDOW = 64 << 20
 _WINDOWS_UNDER_WAY = 3
 
 
 def read_plain(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any) -> None:
-    """Fills the target. Its box may be None if no part is scattered. Errors as for load()."""
+    """Fills the target. Its box may be None if no part is scattered. Raises the errors of load()."""
     files = ChunkFiles(layout)
     under_way: deque[_Window] = deque()
     try:
@@ -33,7 +33,7 @@ def read_plain(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
             under_way[0].finish()
             under_way.popleft()
     finally:
-        # After an error, or Ctrl-C at any point, nothing may write to the result any more.
+        # After an error, or Ctrl-C at any point, nothing may still be writing to the result.
         for window in under_way:
             window.abandon()
 
@@ -43,7 +43,7 @@ def _staged_bytes(part: ChunkPart) -> int:
 
 
 class _Window:
-    """A group of chunks, from opening their files to their bytes in the result."""
+    """A group of chunks, from opening their files to storing their bytes in the result."""
 
     def __init__(self, layout: ArrayLayout, files: ChunkFiles, parts: list[ChunkPart], target: Target, box: Any) -> None:
         self._layout = layout
@@ -51,7 +51,7 @@ class _Window:
         self._target = target
         self._box = box
         self._reads: list[Read] = []
-        self._sources: list[StoredChunk] = []  # chunks that the reads belong to
+        self._sources: list[StoredChunk] = []  # the chunk of each read
         self._staged: list[tuple[ChunkPart, Any]] = []
         self._pending: Pending | None = None
         self._chunks, missing = files.find(parts)
@@ -90,7 +90,7 @@ class _Window:
     def _add(self, chunk: StoredChunk, chunk_bytes: int) -> None:
         if chunk.size != chunk_bytes:
             where = f"chunk file {chunk.path}" if self._layout.shards is None else chunk.words
-            raise damaged(f"{where} has {chunk.size} bytes, a chunk of this array {chunk_bytes}", chunk.path)
+            raise damaged(f"{where} has {chunk.size} bytes, but a chunk of this array has {chunk_bytes}", chunk.path)
         part, file, memory = chunk.part, chunk.file, self._target.memory
         pattern = part.pattern
         if pattern.scattered:
@@ -111,4 +111,4 @@ class _Window:
             if isinstance(outcome, BaseException):
                 raise outcome
             if outcome != read.size:
-                raise damaged(f"chunk file {chunk.path} was truncated while it was read: {outcome} of {read.size} bytes at {read.offset}", chunk.path)
+                raise damaged(f"chunk file {chunk.path} was truncated while being read: {outcome} of {read.size} bytes at {read.offset}", chunk.path)

@@ -1,6 +1,6 @@
-"""Plans what `load` reads: maps an array and a selection to byte ranges of chunk files. Pure arithmetic; opens no file.
+"""Plans the reads of `load`: maps an array and a selection to byte ranges in chunk files. Pure arithmetic; does not open files.
 
-All sizes and offsets are in bytes unless a name says otherwise. Stateless, so any thread may use it.
+All sizes and offsets are in bytes unless their names indicate otherwise. Stateless, so any thread may use it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ __all__ = [
     "region_of",
 ]
 
-# If a chunk's rows would be scattered in pieces smaller than this, it is read whole and copied: below this size a piece costs more (about a
-# microsecond) than the copy.
+# If a chunk's rows would be scattered in pieces smaller than this, the whole chunk is read and then copied, because below this size a piece costs
+# more (about a microsecond) than the copy.
 SMALLEST_RUN_BYTES = 4096
 
 Int64Array = npt.NDArray[np.int64]
 
 
 class Unsupported(Exception):
-    """The reason why an array or a selection is left to zarr. `str()` is one clause that fits after "because"."""
+    """The reason why an array or a selection is left to zarr. `str()` is a clause that fits after "because"."""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Describes how an array's shard files hold chunks: an index of offsets and sizes at one end of each file."""
+    """Describes how an array's shard files store chunks: with an index of offsets and sizes at one end of each file."""
 
-    chunks: tuple[int, ...]  # per file and axis
-    index_bytes: int  # as stored, including its checksum
-    index_dtype: np.dtype[Any]  # of the offsets and sizes
-    index_checked: bool  # a 4-byte CRC-32C follows them
-    index_first: bool  # True: at the beginning of the file; False: at its end
+    chunks: tuple[int, ...]  # number per file along each axis
+    index_bytes: int  # size as stored, including the checksum
+    index_dtype: np.dtype[Any]  # dtype of the offsets and sizes
+    index_checked: bool  # True: a 4-byte CRC-32C follows them
+    index_first: bool  # True: at the start of the file; False: at the end
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class ArrayLayout:
     path_of: Callable[[str], str]  # maps a file's name to its path
     open_far: Callable[[str], Any] | None  # opens such a path on a server as a penstock.File; None: the files are local
     shape: tuple[int, ...]
-    chunk_shape: tuple[int, ...]  # of the unit that is decoded: within shards, their chunks
-    dtype: np.dtype[Any]  # of the array
+    chunk_shape: tuple[int, ...]  # shape of the unit of decoding: within shards, their inner chunks
+    dtype: np.dtype[Any] # the array's dtype
     fill_value: Any  # None: zeros
-    chunk_name: Callable[[tuple[int, ...]], str]  # maps a file's coordinates in the grid of files to its name
-    stored_dtype: np.dtype[Any]  # dtype in the byte order of the chunks
+    chunk_name: Callable[[tuple[int, ...]], str]  # maps a file's coordinates in the file grid to its name
+    stored_dtype: np.dtype[Any]  # the dtype in the byte order of the chunks
     stored_axes: tuple[int, ...]  # the chunk's axes in storage order
     codecs: tuple[Any, ...] = ()  # _codecs.ByteCodec objects in encoding order
     shards: Shards | None = None
@@ -73,12 +73,12 @@ class ArrayLayout:
 
     @property
     def chunk_bytes(self) -> int:
-        """The bytes of a decoded chunk. Chunks at the edge are padded to the same size."""
+        """The size of a decoded chunk in bytes. Chunks at the edges are padded to the same size."""
         return math.prod(self.chunk_shape) * self.dtype.itemsize
 
     @property
     def file_shape(self) -> tuple[int, ...]:
-        """The number of elements in a file, per axis."""
+        """The number of elements in a file along each axis."""
         if self.shards is None:
             return self.chunk_shape
         return tuple(map(operator.mul, self.chunk_shape, self.shards.chunks))
@@ -114,7 +114,7 @@ def region_of(selection: Any, shape: tuple[int, ...]) -> Region:
         raise Unsupported("the selection has more than one ellipsis")
     given = len(items) - len(ellipses)
     if given > len(shape):
-        raise Unsupported(f"the selection has {given} axes and the array {len(shape)}")
+        raise Unsupported(f"the selection has {given} axes, but the array has {len(shape)}")
     at = ellipses[0] if ellipses else given
     items[at : at + 1] = [slice(None)] * (len(shape) - given)
     axes = [_axis_of(item, size) for item, size in zip(items, shape)]
@@ -134,23 +134,23 @@ def _axis_of(item: Any, size: int) -> tuple[int, int, bool]:
     except TypeError:
         raise Unsupported(f"the selection has a {type(item).__name__}") from None
     if not -size <= index < size:
-        raise Unsupported(f"the selection has {index} for an axis of {size}")
+        raise Unsupported(f"the selection has the index {index} for an axis of length {size}")
     return index % size, 1, False
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Describes where the selected part of one chunk is in the chunk's file and in the result.
+    """Describes where the selected part of a chunk is in the chunk's file and in the result.
 
-    Chunks in a selection's interior share one pattern: they differ only in their start in the result.
+    Chunks in a selection's interior share one pattern: they differ only in where they start in the result.
     """
 
-    inner: tuple[slice, ...]  # in elements of the chunk
+    inner: tuple[slice, ...]  # in elements, within the chunk
     lengths: tuple[int, ...]
     run_bytes: int
     file_offsets: Int64Array  # offset of each run
     target_offsets: Int64Array  # offset of each run from the chunk's start in the result
-    span_slices: tuple[slice, ...]  # smallest box of whole rows of the file that contains the part
+    span_slices: tuple[slice, ...]  # smallest box of whole rows in the file that contains the part
     span_offset: int  # offset of that box in the file
     span_bytes: int
 
@@ -160,23 +160,23 @@ class Pattern:
 
     @property
     def scattered(self) -> bool:
-        """True if the runs are so small that it is faster to read the span whole and copy."""
+        """True if the runs are so small that it is faster to read the whole span and copy from it."""
         return self.runs > 1 and self.run_bytes < SMALLEST_RUN_BYTES
 
 
 class ChunkPart(NamedTuple):
-    """The selected part of one chunk."""
+    """The selected part of a chunk."""
 
-    name: str  # of the chunk's file
+    name: str # name of the chunk's file
     slot: int  # index of the chunk in a shard
-    chunk: tuple[int, ...]  # coordinates in the grid of chunks
+    chunk: tuple[int, ...]  # coordinates in the chunk grid
     pattern: Pattern
     target_offset: int  # start of the part in the result
     outer: tuple[slice, ...]  # place in the result, in elements, including dropped axes
 
 
 class _Piece(NamedTuple):
-    """One axis's contribution to a chunk part."""
+    """An axis's contribution to a chunk part."""
 
     number: int
     place: tuple[int, int]  # first element within the chunk, and length
@@ -185,7 +185,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(start: int, length: int, chunk: int, target_stride: int, target_start: int = 0) -> list[_Piece]:
-    """Yields the pieces of an axis's chunks that a range touches, in order. The first one is at target_start in the result."""
+    """Returns the pieces of an axis's chunks that overlap a range, in order. The first one is at target_start in the result."""
     stop = start + length
     pieces = []
     for index in range(start // chunk, -(-stop // chunk)):
@@ -206,7 +206,7 @@ def _parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
     strides = _strides(region.lengths, layout.dtype.itemsize)
     axes = [_pieces(*each) for each in zip(region.start, region.lengths, layout.chunk_shape, strides)]
     patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
-    # Microseconds count here: transferring a 1 MiB chunk over a link takes 20.
+    # Microseconds matter here: transferring a 1 MiB chunk over a link takes 20.
     for pieces in _by_file(axes, layout.shards):
         chunk, place, offsets, outer = zip(*pieces) if pieces else ((), (), (), ())
         pattern = patterns.get(place)
@@ -217,7 +217,7 @@ def _parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
 
 
 def _by_file(axes: Sequence[list[_Piece]], shards: Shards | None) -> Iterator[tuple[_Piece, ...]]:
-    """Yields the chunks with a piece of every axis, file by file, in C order. Stores none of them, because there may be millions."""
+    """Yields the chunks, as one piece of each axis, file by file, in C order. Does not store them, because there may be millions."""
     if shards is None:
         yield from itertools.product(*axes)
         return
@@ -231,17 +231,17 @@ def _files_of_axis(pieces: list[_Piece], chunks: int) -> list[list[_Piece]]:
 
 
 class FileParts:
-    """The parts of one file after another, for callers that know which range of each file goes where in a result. For one thread at a time."""
+    """The parts of each file, for callers that provide the range of each file and its place in a result. Used by one thread at a time."""
 
     def __init__(self, layout: ArrayLayout, lengths: tuple[int, ...]) -> None:
-        """`lengths`: the result's, per axis, including dropped axes."""
+        """`lengths`: the result's length along each axis, including dropped axes."""
         self._layout = layout
         self._region = Region((0,) * len(lengths), lengths, ())
         self._strides = _strides(lengths, layout.dtype.itemsize)
         self._patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
 
     def of(self, name: str, ranges: Sequence[tuple[int, int, int]]) -> Iterator[ChunkPart]:
-        """Yields a file's parts. Per axis: the file's first element, the count, and the first element's place in the result."""
+        """Yields a file's parts. `ranges` contains, for each axis, the first element in the file, the count, and the first element in the result."""
         layout = self._layout
         axes = [_pieces(first, length, size, stride, to) for (first, length, to), size, stride in zip(ranges, layout.chunk_shape, self._strides)]
         for pieces in itertools.product(*axes):
@@ -282,7 +282,7 @@ def _pattern(layout: ArrayLayout, region: Region, place: tuple[tuple[int, int], 
     chunk_strides = _strides(chunk_shape, itemsize)
     target_strides = _strides(region.lengths, itemsize)
 
-    # Axes from run_axis on are contiguous in the file and in the result, because all axes after run_axis are wanted whole.
+    # run_axis and later axes are contiguous in the file and in the result, because all axes after run_axis are completely selected.
     run_axis = len(lengths)
     whole = True
     while whole and run_axis > 0:
@@ -290,7 +290,7 @@ def _pattern(layout: ArrayLayout, region: Region, place: tuple[tuple[int, int], 
         whole = lengths[run_axis] == chunk_shape[run_axis] == region.lengths[run_axis]
     run_bytes = math.prod(lengths[run_axis:]) * itemsize
 
-    # The span: axes before span_axis are selected by one index each, span_axis by a range, and later axes are taken whole.
+    # The span: axes before span_axis are selected by one index each, span_axis by a range, and later axes completely.
     span_axis = 0
     while span_axis < len(lengths) - 1 and lengths[span_axis] == 1:
         span_axis += 1

@@ -10,11 +10,11 @@ import penstock
 
 __all__ = ["Outcome", "Pending", "Read", "start_reads"]
 
-Outcome = int | BaseException  # the number of bytes, short at end of file only, or the exception
+Outcome = int | BaseException  # the number of bytes, which is short only at end of file, or the exception
 
 
 class Read(NamedTuple):
-    """One range of a file and its destination: a request of penstock.pread_many()."""
+    """A range of a file and its destination: a request for penstock.pread_many()."""
 
     file: penstock.File
     buffer: Any
@@ -24,22 +24,22 @@ class Read(NamedTuple):
 
 
 class Pending:
-    """Reads in progress, from start_reads(). Keeps files and buffers alive until the reads end."""
+    """Reads in flight, from start_reads(). Keeps files and buffers alive until the reads are done."""
 
     def __init__(self, reads: Sequence[Read]) -> None:
         self._reads = reads
         self._future = penstock.pread_many(reads)
 
     def wait(self) -> list[Outcome]:
-        """Blocks until all reads end. Returns one outcome per read, in order; an error in one does not affect the others."""
+        """Blocks until all reads are done. Returns one outcome per read, in order; an error in one read does not affect the others."""
         try:
             return list(self._future.result())
         except (OSError, ValueError):
-            # Rare: at least one read failed. Repeat each one alone to find out which.
+            # Rare: at least one read failed. Repeat each read separately to find out which.
             return [_read_alone(read) for read in self._reads]
 
     def end(self) -> None:
-        """Blocks until all reads end, ignoring errors."""
+        """Blocks until all reads are done. Ignores errors."""
         with suppress(Exception):  # wait() reports errors
             self._future.result()
 
@@ -49,7 +49,7 @@ class Pending:
 
 
 def start_reads(reads: Sequence[Read]) -> Pending:
-    """Starts all reads and returns without waiting. Raises if a buffer or a range is invalid; then no read has started."""
+    """Starts all reads without waiting for them. If a buffer or a range is invalid, raises without starting any read."""
     return Pending(reads)
 
 

@@ -34,7 +34,7 @@ os.register_at_fork(after_in_child=_make_openers)  # threads do not survive a fo
 
 
 class _Objects(HandleCache):
-    """Open objects. A replaced object is noticed when it is read."""
+    """Open objects. A replaced object is detected when it is read."""
 
     def __init__(self, limit: int, storage_options: Mapping[str, Any] | None) -> None:
         super().__init__(limit)
@@ -51,15 +51,15 @@ class RemoteStore(GatheringStore, Store):
     """A read-only zarr 3 store on a server: an S3 bucket, or the files below a web server's URL.
 
     If zarr requests GPU memory (`zarr.config.enable_gpu()`), bytes are received into pinned memory and copied to the GPU. All requests made in one
-    iteration of the event loop run concurrently, so let zarr issue many: `zarr.config.set({"async.concurrency": 128})`. A web server cannot list
-    files: open arrays by name, or groups with consolidated metadata.
+    iteration of the event loop run concurrently, so allow zarr to issue many requests: `zarr.config.set({"async.concurrency": 128})`. A web server
+    cannot list files: open arrays by name, or groups with consolidated metadata.
 
     - `url`: s3://BUCKET/FOLDER, http:// or https://, with or without a trailing slash.
-    - `storage_options`: how to reach the server, as for penstock.open().
-    - `max_open_files`: how many objects, with their sizes, the store remembers.
+    - `storage_options`: connection options, as in penstock.open().
+    - `max_open_files`: how many objects, with their sizes, the store keeps open.
 
     A missing key gives None. Writes raise ValueError. penstock.Error (an OSError) names the URL and the cause. If an object is replaced while it is
-    being read, that read fails and the next one finds the new object.
+    being read, that read fails, and the next one reads the new object.
 
     You may use a store from any thread and any event loop. A pickled store opens its own objects, and contains the storage_options, including
     secrets.
@@ -77,7 +77,7 @@ class RemoteStore(GatheringStore, Store):
         scheme, _, rest = url.partition("://")
         self._by_key = scheme.lower() in ("s3", "s3a", "s3n", "gs", "gcs")
         if self._by_key:
-            url = f"s3://{rest}"  # as in lists
+            url = f"s3://{rest}"  # as in listings
         base, self._query = (url, "") if self._by_key else url.partition("?")[::2]
         self._base = base.rstrip("/") + "/"
         self._storage_options = None if storage_options is None else dict(storage_options)
@@ -119,7 +119,7 @@ class RemoteStore(GatheringStore, Store):
     __hash__ = None  # type: ignore[assignment]
 
     def close(self) -> None:
-        """Forgets the objects, once reads in progress have ended."""
+        """Closes the objects once reads in progress are done."""
         self._files.clear()
         super().close()
 

@@ -28,8 +28,8 @@ __all__ = ["GDSStore"]
 
 DEFAULT_OPEN_FILES = 128
 
-# Requests of one turn of the event loop are submitted in batches, which saves most of the cost per request. Two batches are in progress, so that zarr
-# decodes the chunks of one while the other is read. Small values always share a batch, and large ones get batches of their own.
+# Requests from one iteration of the event loop are submitted in batches, which saves most of the cost per request. Two batches are in progress, so
+# that zarr decodes the chunks of one while the other is being read. Small values always share a batch, and large ones get their own batches.
 BATCHES_UNDER_WAY = 2
 LEAST_BATCH_BYTES = 4 << 20
 MOST_BATCH_BYTES = 32 << 20
@@ -66,7 +66,7 @@ def _clipped(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
     return start, max(0, stop - start)
 
 
-# Opens files for all stores. The loop's executor is not used because it would wake the loop after every call.
+# Opens files for all stores. The loop's own executor is not used, because it would wake the loop after every call.
 _openers: ThreadPoolExecutor
 
 
@@ -80,7 +80,7 @@ os.register_at_fork(after_in_child=_make_openers)  # threads do not survive a fo
 
 
 class _Gatherer:
-    """Collects the requests of one turn of one event loop and reads them in batches."""
+    """Collects the requests in one iteration of an event loop and reads them in batches."""
 
     def __init__(self, store: GatheringStore) -> None:
         self._store = store
@@ -101,17 +101,17 @@ class _Gatherer:
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting, self._waiting = self._waiting, {}
         for place, requests in waiting.items():
-            # Opening files may wait for a disk or a server, so the loop's own thread does not do it.
+            # Opening files may wait for a disk or a server, so it does not run on the loop's own thread.
             try:
                 _openers.submit(self._start, loop, place, requests, self._under_way // BATCHES_UNDER_WAY)
-            except RuntimeError as error:  # no thread could be started
+            except RuntimeError as error:  # a thread could not be started
                 self._end(requests, [error] * len(requests))
 
     def _start(self, loop: asyncio.AbstractEventLoop, place: Place, requests: list[_Request], share: int) -> None:
-        """Opens the files and starts to read them."""
+        """Opens the files and starts reading them."""
         try:
             errors = list(self._store._opened(lambda request: request.open(self._store), requests))
-        except BaseException as error:  # no thread could be started: nobody looks at this future, and the requests are waited for
+        except BaseException as error:  # a thread could not be started: the requests get the error, because this future is never examined
             self._tell(loop, requests, [error] * len(requests))
             return
         failed = {request: error for request, error in zip(requests, errors) if error is not None}
@@ -130,22 +130,23 @@ class _Gatherer:
             self._tell(loop, batch, [error] * len(batch))
 
     def _tell(self, loop: asyncio.AbstractEventLoop, batch: list[_Request], outcomes: list[Outcome]) -> None:
-        """Hands all outcomes to the loop at once, because each handover wakes it. Their cost is paid on the loop's thread, where no thread waits."""
+        """Passes all outcomes to the loop in one call, because each call wakes the loop. They are processed on the loop's thread, so no other thread
+        waits."""
         try:
             loop.call_soon_threadsafe(self._end, batch, outcomes)
-        except RuntimeError:  # the loop was closed meanwhile, so nobody waits
+        except RuntimeError:  # the loop has been closed, so no task is waiting
             for request in batch:
                 request.close()
 
     def _end(self, batch: list[_Request], outcomes: list[Outcome]) -> None:
         for request, outcome in zip(batch, outcomes):
-            if not request.closed:  # an executor that could not start a thread may still run what it refused
+            if not request.closed:  # an executor that could not start a thread may still run the rejected call
                 self._under_way -= 1
                 request.end(outcome)
 
 
 def _batches(requests: list[_Request], share: int) -> Iterator[list[_Request]]:
-    """Splits requests into groups of about this many bytes."""
+    """Splits requests into groups of about `share` bytes."""
     batch: list[_Request] = []
     nbytes = 0
     for request in requests:
@@ -159,7 +160,7 @@ def _batches(requests: list[_Request], share: int) -> Iterator[list[_Request]]:
 
 
 class _Request:
-    """One get() until its bytes arrive."""
+    """A get() call until its bytes arrive."""
 
     __slots__ = ("_array", "_byte_range", "_key", "_leases", "_offset", "_prototype", "_store", "closed", "future", "size")
 
@@ -169,7 +170,7 @@ class _Request:
         self._key = key
         self._prototype = prototype
         self._byte_range = byte_range
-        self._leases: list[Lease] = []  # at most one; concurrent openers and closers take it by pop(), so only one of them closes it
+        self._leases: list[Lease] = []  # at most one; concurrent openers and closers take it with pop(), so only one of them closes it
         self.closed = False
         self.future = future
 
@@ -182,13 +183,13 @@ class _Request:
             return error
         self._offset, self.size = _clipped(self._byte_range, lease.size)
         self._leases.append(lease)
-        if self.closed:  # close() may have run meanwhile without seeing the lease
+        if self.closed:  # close() may have run in the meantime without seeing the lease
             self._let_go()
-            return RuntimeError("the request has ended")
+            return RuntimeError("the request is closed")
         return None
 
     def read_into(self, array: Any) -> Read:
-        """Returns the read into an array of the range's size. Call it after open()."""
+        """Returns the read into an array of the same size as the range. Call it after open()."""
         self._array = array
         return Read(self._leases[0].file, array, self._offset, self.size)
 
@@ -221,7 +222,7 @@ class _Request:
 
 
 class GatheringStore:
-    """Base class for stores that read through a gatherer, one per event loop."""
+    """Base class for stores that read through one gatherer per event loop."""
 
     _files: HandleCache
 
@@ -268,42 +269,42 @@ def _value(prototype: BufferPrototype, array: Any, count: int) -> Buffer:
 
 
 _ARGUMENTS_OF_ZARR2 = {
-    "normalize_keys": "zarr 3 does not change keys; write them in lower case yourself",
-    "dimension_separator": 'with zarr 3 it is a property of the array: zarr.create_array(..., chunk_key_encoding={"name": "default", "separator": "/"}), '
-    "and existing arrays keep theirs",
+    "normalize_keys": "as zarr 3 does not change keys; pass lower-case keys",
+    "dimension_separator": 'as it is a property of the array in zarr 3: zarr.create_array(..., chunk_key_encoding={"name": "default", "separator": "/"}), '
+    "and existing arrays keep their separator",
 }
 
 
 def _check_arguments_of_zarr2(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
-    """Accepts zarr 2 arguments of GDSStore that request nothing. Raises TypeError for others, and says what to use instead."""
+    """Accepts GDSStore's zarr 2 arguments if they have no effect. Raises TypeError for others, with what to use instead."""
     if len(positional) > len(_ARGUMENTS_OF_ZARR2):
-        raise TypeError(f"GDSStore() takes no {len(positional) + 1} positional arguments")
+        raise TypeError(f"GDSStore() does not accept {len(positional) + 1} positional arguments")
     given = {**dict(zip(_ARGUMENTS_OF_ZARR2, positional)), **named}
     for name, value in given.items():
         if name not in _ARGUMENTS_OF_ZARR2:
             raise TypeError(f"GDSStore() has no argument {name!r}")
         if value not in (None, False):
-            raise TypeError(f"GDSStore({name}={value!r}): leave it out, {_ARGUMENTS_OF_ZARR2[name]}")
+            raise TypeError(f"GDSStore({name}={value!r}): omit it, {_ARGUMENTS_OF_ZARR2[name]}")
 
 
 class GDSStore(GatheringStore, LocalStore):
     """A zarr 3 store in a local folder, read and written by Penstock.
 
-    If zarr requests GPU memory (`zarr.config.enable_gpu()`), chunks are read straight into it. All requests made in one iteration of the event loop
-    are submitted together, so let zarr have more chunks in progress:
+    If zarr requests GPU memory (`zarr.config.enable_gpu()`), chunks are read directly into it. All requests made in one iteration of the event loop
+    are submitted together, so allow zarr more chunks in progress:
 
     - `zarr.config.set({"async.concurrency": 64})`: 64 chunks.
     - `zarr.config.set({"codec_pipeline.batch_size": 16})` before you open an array: up to the square of "async.concurrency" (10), with half of zarr's
       own work per chunk.
-    - `penstock.zarr.install()` or `penstock.zarr.load` avoid most of that work.
+    - `penstock.zarr.install()` or `penstock.zarr.load` avoids most of that work.
 
     Arguments:
 
     - `root`: the folder. It is created unless read_only is set. `path` is an alias.
-    - `read_only`: refuse writes with ValueError.
-    - `fsync`: whether a write returns only once the value and its directory entry are on disk. Without it, a system crash may lose the latest values,
-      but a value is never incomplete: it is written under a temporary name and renamed.
-    - `max_open_files`: how many files stay open for the next read; 0 closes each after use. Replaced files are detected.
+    - `read_only`: writes raise ValueError.
+    - `fsync`: True makes a write return only once the value and its directory entry are on disk. Otherwise, a system crash may lose the latest
+      values, but a value is never incomplete, because it is written under a temporary name and then renamed.
+    - `max_open_files`: how many files stay open for the next read; 0 closes each file after use. Replaced files are detected.
 
     A missing key gives None. penstock.Error (an OSError) names the file, the offset and the cause. You may use a store from any thread and any event
     loop; a pickled store opens its own files.
@@ -322,7 +323,7 @@ class GDSStore(GatheringStore, LocalStore):
         _check_arguments_of_zarr2(of_zarr2, more)
         folder = path if root is None else root
         if folder is None or (root is not None and path is not None):
-            raise TypeError("GDSStore() takes one folder, as root or as path")
+            raise TypeError("GDSStore() requires one folder, as either root or path")
         super().__init__(folder, read_only=read_only)
         self.fsync = fsync
         self.max_open_files = max_open_files
@@ -342,7 +343,7 @@ class GDSStore(GatheringStore, LocalStore):
         fsync: bool = False,
         max_open_files: int = DEFAULT_OPEN_FILES,
     ) -> Self:
-        """Creates a store and opens it. The arguments are those of the class; mode is as for LocalStore.open().
+        """Creates a store and opens it. The arguments are the same as for the class; mode is as for LocalStore.open().
 
         Raises FileNotFoundError if the folder does not exist and read_only is set or mode is "r" or "r+".
         """
@@ -364,7 +365,7 @@ class GDSStore(GatheringStore, LocalStore):
         return f"GDSStore('{self}')"
 
     def close(self) -> None:
-        """Closes the store and its open files, once reads in progress have ended."""
+        """Closes the store and its open files once reads in progress are done."""
         self._files.clear()
         super().close()
 
@@ -401,7 +402,7 @@ class GDSStore(GatheringStore, LocalStore):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """Like get(), but blocks and needs no event loop."""
+        """Like get(), but blocks and requires no event loop."""
         check(key, byte_range)
         if not self._is_open:
             self._make_root()
@@ -420,7 +421,7 @@ class GDSStore(GatheringStore, LocalStore):
         return os.path.join(self.root, key)
 
     async def _open_once(self) -> None:
-        # Not _open(), which raises if a concurrent request has opened the store meanwhile.
+        # Not _open(), which raises if a concurrent request has already opened the store.
         await asyncio.to_thread(self._make_root)
 
     def _make_root(self) -> None:
@@ -433,14 +434,14 @@ class GDSStore(GatheringStore, LocalStore):
     # Writes
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Writes a value. A value in GPU memory is written straight from there. Readers see the old value until the new one is complete.
+        """Writes a value. A value in GPU memory is written directly from there. Readers see the old value until the new one is complete.
 
         Raises ValueError if the store is read-only, TypeError if value is not a Buffer, and penstock.Error or OSError if it cannot be written.
         """
         await self._set(key, value)
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
-        """Like set(), but does nothing if the key has a value. If several writers try at once, one succeeds."""
+        """Like set(), but does nothing if the key already has a value. If several writers try at the same time, only one succeeds."""
         with contextlib.suppress(FileExistsError):
             await self._set(key, value, exclusive=True)
 
@@ -451,7 +452,7 @@ class GDSStore(GatheringStore, LocalStore):
         await asyncio.to_thread(self._write, path, value, exclusive)
 
     def set_sync(self, key: str, value: Buffer) -> None:
-        """Like set(), but blocks and needs no event loop."""
+        """Like set(), but blocks and requires no event loop."""
         if not self._is_open:
             self._make_root()
         self._write(self._path_for_write(key, value), value, False)
@@ -467,7 +468,7 @@ class GDSStore(GatheringStore, LocalStore):
         write_file(path, value.as_array_like(), exclusive=exclusive, fsync=self.fsync)
         self._files.forget(path)
 
-    # Deletes release kept files, so that their space is freed.
+    # Deletes also close cached files, so that their space is freed.
 
     async def delete(self, key: str) -> None:
         """Removes a key, or a folder with its contents. Does nothing if it does not exist. Raises ValueError if the store is read-only."""
@@ -475,7 +476,7 @@ class GDSStore(GatheringStore, LocalStore):
         await asyncio.to_thread(self._delete, key)
 
     def delete_sync(self, key: str) -> None:
-        """Like delete(), but blocks and needs no event loop."""
+        """Like delete(), but blocks and requires no event loop."""
         if not self._is_open:
             self._make_root()
         self._check_writable()

@@ -17,14 +17,14 @@ from penstock.zarr._reads import Read, start_reads
 
 __all__ = ["ChunkFiles", "StoredChunk", "damaged", "groups", "split"]
 
-_FIRST_FILES = 16  # in the first group
-_MOST_CHUNKS = 8192  # per group: the bookkeeping of a chunk and its reads takes about 1 KiB
+_FIRST_FILES = 16 # number of files in the first group
+_MOST_CHUNKS = 8192  # per group: bookkeeping for a chunk and its reads takes about 1 KiB
 
-_NO_CHUNK = 2**64 - 1  # offset and size of a chunk that a shard lacks
+_NO_CHUNK = 2**64 - 1  # offset and size of a chunk that is missing from a shard
 
 
 class StoredChunk(NamedTuple):
-    """The bytes of one chunk."""
+    """The stored bytes of a chunk."""
 
     part: ChunkPart
     path: str
@@ -39,7 +39,7 @@ class StoredChunk(NamedTuple):
     @property
     def words(self) -> str:
         """Describes the chunk for error messages."""
-        return f"chunk {self.part.chunk} at {self.offset} of {self.path}"
+        return f"chunk {self.part.chunk} at offset {self.offset} in {self.path}"
 
 
 def damaged(message: str, path: str) -> penstock.InvalidArgument:
@@ -48,9 +48,9 @@ def damaged(message: str, path: str) -> penstock.InvalidArgument:
 
 
 def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPart], int]) -> Iterator[list[ChunkPart]]:
-    """Yields parts in groups that bound open files and memory: only a group of one part may exceed most_bytes.
+    """Yields parts in groups that limit the open files and memory: only a group with a single part may exceed most_bytes.
 
-    The first groups are small, so that the first reads start while later groups' files are opened.
+    The first groups are small, so that the first reads start while later groups' files are being opened.
     """
     limit = files_at_once()
     most_files = min(limit, _FIRST_FILES)
@@ -71,7 +71,7 @@ def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPar
 
 
 def split(chunks: Sequence[StoredChunk], most_bytes: int, cost: Callable[[StoredChunk], int]) -> Iterator[list[StoredChunk]]:
-    """Splits chunks into lists: only a list of one chunk may exceed most_bytes. The sizes in a shard's index may be wrong."""
+    """Splits chunks into lists: only a list with a single chunk may exceed most_bytes. Sizes in a shard's index may be wrong."""
     some: list[StoredChunk] = []
     total = 0
     for chunk in chunks:
@@ -90,19 +90,19 @@ class _Shard:
     path: str
     file: penstock.File
     size: int
-    index: np.ndarray[Any, Any]  # offset and size of each chunk, as stored: a shard may have millions
+    index: np.ndarray[Any, Any]  # offset and size of each chunk, in stored form, because a shard may have millions of chunks
 
 
 class ChunkFiles:
-    """The files in one load. For one thread at a time.
+    """The files in a load. Used by one thread at a time.
 
-    A file is closed when close() is called for its chunk, or once no chunk and no request uses it. A group's local files are opened in one call and
-    closed in one, because each call must reacquire the GIL from the decoder threads, which takes longer than opening a file.
+    A file is closed when close() is called for its chunk, or once no chunk or request uses it. A group's local files are opened in one call and
+    closed in one call, because each call must reacquire the GIL from the decoder threads, which takes longer than opening a file.
     """
 
     def __init__(self, layout: ArrayLayout) -> None:
         self._layout = layout
-        self._shards: dict[str, _Shard | None] = {}  # of the last call, because a group may end within a shard
+        self._shards: dict[str, _Shard | None] = {}  # from the last call, because a group may end within a shard
 
     def find(self, parts: Sequence[ChunkPart]) -> tuple[list[StoredChunk], list[ChunkPart]]:
         """Returns the chunks that exist, and the parts of chunks that do not. Blocks.
@@ -118,7 +118,7 @@ class ChunkFiles:
         return _find_in_shards(parts, shards)
 
     def close(self, chunks: Iterable[StoredChunk]) -> None:
-        """Closes the files of chunks that are finished or will never be read; a second call does nothing. Waits for reads in progress.
+        """Closes the files of chunks that are finished or will never be read. A second call does nothing. Waits for reads in progress.
 
         Shards stay open, because they may contain chunks in other groups.
         """
@@ -154,7 +154,7 @@ class ChunkFiles:
                 continue
             size = file.size()
             if size < shards.index_bytes:
-                raise damaged(f"shard {path} has {size} bytes, its index alone {shards.index_bytes}", path)
+                raise damaged(f"shard {path} has {size} bytes, but its index alone has {shards.index_bytes}", path)
             offset = 0 if shards.index_first else size - shards.index_bytes
             reads[name] = Read(file, np.empty(shards.index_bytes, np.uint8), offset, shards.index_bytes)
         found: dict[str, _Shard | None] = dict.fromkeys(names)
@@ -163,7 +163,7 @@ class ChunkFiles:
                 raise outcome
             path = opened[name][0]
             if outcome != read.size:
-                raise damaged(f"shard {path} was truncated while it was read", path)
+                raise damaged(f"shard {path} was truncated while being read", path)
             found[name] = _Shard(path, read.file, read.file.size(), _index_of(path, read.buffer, shards))
         return found
 
@@ -180,7 +180,7 @@ def _open_local(paths: list[str]) -> list[penstock.File | None]:
 def _open_far(open_one: Callable[[str], penstock.File], path: str) -> penstock.File | None:
     try:
         file = open_one(path)
-        file.size()  # here, because threads may wait for the servers in parallel
+        file.size()  # queried here, so that threads wait for the servers in parallel
         return file
     except MISSING:
         return None
@@ -191,7 +191,7 @@ def _index_of(path: str, data: np.ndarray[Any, Any], shards: Shards) -> np.ndarr
     if shards.index_checked:
         told, computed = int.from_bytes(data[-4:].tobytes(), "little"), crc32c(entries)
         if told != computed:
-            raise damaged(f"the index of shard {path} is damaged: its CRC-32C is {computed:08x}, but it was stored with {told:08x}", path)
+            raise damaged(f"the index of shard {path} is damaged: computed CRC-32C {computed:08x}, stored CRC-32C {told:08x}", path)
     return entries.view(shards.index_dtype).reshape(-1, 2)
 
 
@@ -206,14 +206,14 @@ def _find_in_shards(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]
             missing.append(part)
             continue
         if offset + size > shard.size:
-            where = f"the index of shard {shard.path} has chunk {part.chunk} at {offset}, {size} bytes"
-            raise damaged(f"{where}: the file has {shard.size}", shard.path)
+            where = f"the index of shard {shard.path} places chunk {part.chunk} at offset {offset}, with {size} bytes"
+            raise damaged(f"{where}, but the file has {shard.size} bytes", shard.path)
         found.append(StoredChunk(part, shard.path, shard.file, offset, size))
     return found, missing
 
 
 def _wanted_entries(parts: Sequence[ChunkPart], shards: dict[str, _Shard | None]) -> dict[str, Iterator[list[int]]]:
-    """Returns each shard's offsets and sizes of its parts, in sequence, as Python integers that are converted from NumPy at once."""
+    """Returns, for each shard, its parts' offsets and sizes in order, as Python integers that are converted from NumPy in one step."""
     slots: dict[str, list[int]] = {}
     for part in parts:
         slots.setdefault(part.name, []).append(part.slot)

@@ -1,4 +1,4 @@
-"""Memory that `load` fills: NumPy arrays, cupy arrays, the host device's memory, or memory that only penstock can address."""
+"""Memory for `load` to fill: NumPy arrays, cupy arrays, the host device's memory, or memory that only penstock can address."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CUPY_KINDS = "biufc"
 
 
 def target_for(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out: Any) -> Target:
-    """Returns new memory on a device (the host if None), or checks and wraps `out`. Errors as for load().
+    """Returns new memory on a device (the host if None), or checks and wraps `out`. Raises the errors of load().
 
-    On a device, elements have this machine's byte order; on the host, dtype's.
+    On a device, elements have this machine's byte order; on the host, they have dtype's byte order.
     """
     if dtype.hasobject or dtype.kind not in "biufcmMSUV":
         return _target_of_objects(shape, dtype, device, out)
@@ -39,25 +39,26 @@ def target_for(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out:
 
 
 def _target_of_objects(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out: Any) -> Target:
-    """Returns a target for elements that are not plain bytes, such as variable-length strings. zarr makes them, and only a NumPy array can hold them.
+    """Returns a target for elements that are not plain bytes, such as variable-length strings. zarr creates them, and only a NumPy array can contain
+    them.
     """
     name = "host" if device is None else known_device(device)
     if name != "host" or not isinstance(out, (np.ndarray, type(None))):
-        raise TypeError(f"elements of dtype {dtype} are Python objects, which only a NumPy array can hold: leave out device= and out=")
+        raise TypeError(f"elements of dtype {dtype} are Python objects, which only a NumPy array can contain: omit device= and out=")
     array = np.empty(shape, dtype=dtype) if out is None else out
     if array.shape != shape or array.dtype != dtype:
-        raise TypeError(f"out has shape {array.shape} and dtype {array.dtype}, the result {shape} and {dtype}")
+        raise TypeError(f"out has shape {array.shape} and dtype {array.dtype}, but the result has {shape} and {dtype}")
     return _ObjectsTarget(array)
 
 
 def _new_cupy_target(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Target:
     if dtype.kind not in _CUPY_KINDS:
-        raise TypeError(f"cupy has no arrays of dtype {dtype}: load into host memory, or pass a buffer of bytes as out=")
+        raise TypeError(f"cupy does not support dtype {dtype}: load into host memory, or pass a buffer of bytes as out=")
     try:
         import cupy
     except ImportError as error:
         raise ImportError(
-            f'device="{device}" gives a cupy array, but cupy is not installed: pip install "penstock[cupy]", or pass out='
+            f'device="{device}" returns a cupy array, but cupy is not installed: pip install "penstock[cupy]", or pass out='
         ) from error
     with cupy.cuda.Device(number_of(device)):
         array = cupy.empty(shape, dtype=dtype)
@@ -77,7 +78,7 @@ def _target_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: P
     nbytes = math.prod(shape) * dtype.itemsize
     address, given = penstock._native.resolve(out, True)
     if given != nbytes:
-        raise ValueError(f"out has {given} bytes, the result {nbytes}")
+        raise ValueError(f"out has {given} bytes, but the result has {nbytes}")
     name = penstock.describe(out)["device"] if nbytes else None
     if name is None:
         return _ArrayTarget(out, _at(address, out, dtype, shape))
@@ -90,9 +91,9 @@ def _target_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: P
 
 def _check_array(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if tuple(out.shape) != shape:
-        raise ValueError(f"out has shape {tuple(out.shape)}, the result {shape}")
+        raise ValueError(f"out has shape {tuple(out.shape)}, but the result has {shape}")
     if out.dtype != dtype:
-        raise TypeError(f"out has dtype {out.dtype}, the result {dtype}")
+        raise TypeError(f"out has dtype {out.dtype}, but the result has {dtype}")
     if not out.flags.c_contiguous:
         raise ValueError("out is not C-contiguous")
     if isinstance(out, np.ndarray) and not out.flags.writeable:
@@ -115,7 +116,7 @@ def _seen(memory: Any) -> np.ndarray[Any, Any]:
 
 
 def _gpu_target_of(out: Any, address: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...], device: str) -> Target:
-    """Returns a target for GPU memory of another library. Uses cupy if it is installed and supports such elements."""
+    """Returns a target for another library's GPU memory. Uses cupy if it is installed and supports the dtype."""
     try:
         import cupy
     except ImportError:
@@ -137,14 +138,14 @@ def _check_device(out: Any, device: Place) -> None:
 
 
 class Target:
-    """The memory of a result."""
+    """A result's memory."""
 
     is_array = True  # False: only fill() without a box, assign_all() and memory are available
     on_host = False
 
     def __init__(self, result: Any, memory: Any, nbytes: int, dtype: np.dtype[Any], device: str) -> None:
         self.result = result
-        self.memory = memory  # bytes that penstock reads into; can be sliced if is_array
+        self.memory = memory  # bytes that penstock reads into; they can be sliced if is_array
         self.nbytes = nbytes
         self.dtype = dtype
         self.device = device
@@ -153,18 +154,18 @@ class Target:
         """Waits until the memory may be written to."""
 
     def settle(self) -> None:
-        """Waits for work that scratch(), fill() and assignments to the box queued."""
+        """Waits for work queued by scratch(), fill() and assignments to the box."""
 
     def as_box(self, lengths: tuple[int, ...]) -> Any:
         """Returns an indexable view that includes axes selected by an integer, or None if the memory has no such view."""
         raise NotImplementedError
 
     def scratch(self, nbytes: int) -> Any:
-        """Returns uninitialized bytes in the same memory, which can be sliced. penstock may read into them after settle()."""
+        """Returns uninitialized bytes in the same kind of memory, which can be sliced. penstock may read into them after settle()."""
         raise NotImplementedError
 
     def staging(self, nbytes: int) -> Any:
-        """Returns uninitialized host memory that can be copied here fast."""
+        """Returns uninitialized host memory that can be copied to the target quickly."""
         return np.empty(nbytes, np.uint8)
 
     def as_array(self, data: Any) -> Any:
@@ -172,7 +173,7 @@ class Target:
         return data
 
     def fetch(self, data: Any, positions: Any) -> np.ndarray[Any, Any]:
-        """Copies the bytes at an array of positions, in memory from scratch() or a slice of it, to host memory."""
+        """Copies the bytes at an array of positions in memory from scratch(), or in a slice of it, to host memory."""
         found: np.ndarray[Any, Any] = self.as_array(data)[positions]
         return found
 
@@ -185,11 +186,11 @@ class Target:
         raise NotImplementedError
 
     def fill(self, box: Any, part: ChunkPart, value: Any) -> None:
-        """Sets the elements of a part to a value; None: to zero."""
+        """Sets the elements of a part to a value, or to zero if it is None."""
         raise NotImplementedError
 
     def assign_all(self, values: Any) -> None:
-        """Sets the whole result from a NumPy array of its shape."""
+        """Sets the whole result from a NumPy array of the same shape."""
         raise NotImplementedError
 
 
@@ -222,12 +223,12 @@ class _ArrayTarget(Target):
 
 
 class _HostDeviceTarget(_ArrayTarget):
-    """Memory of the host device. The CPU can address it, but scattered rows are staged and copied as on a GPU."""
+    """The host device's memory. The CPU can address it, but scattered rows are staged and copied as on a GPU."""
 
     on_host = False
 
     def _memory_of(self, result: Any, array: Any) -> Any:
-        return result  # NumPy's views have other addresses
+        return result  # NumPy's views have different addresses
 
     def scratch(self, nbytes: int) -> Any:
         return penstock.device(self.device).empty(max(1, nbytes))
@@ -237,7 +238,7 @@ class _HostDeviceTarget(_ArrayTarget):
 
 
 class _CupyTarget(_ArrayTarget):
-    """GPU memory of cupy, which queues work on its stream; penstock copies on its own streams, so this class waits in between."""
+    """cupy's GPU memory. cupy queues work on its stream and penstock copies on its own streams, so this class waits in between."""
 
     on_host = False
 
@@ -260,7 +261,7 @@ class _CupyTarget(_ArrayTarget):
         import cupy
 
         with self._array.device:
-            memory = cupy.cuda.alloc_pinned_memory(max(1, nbytes))  # cupy keeps it for reuse
+            memory = cupy.cuda.alloc_pinned_memory(max(1, nbytes))  # cupy caches it for reuse
         return np.frombuffer(memory, np.uint8)[:nbytes]
 
     def fetch(self, data: Any, positions: Any) -> np.ndarray[Any, Any]:
@@ -299,7 +300,7 @@ class _ObjectsTarget(Target):
 
 
 class _BufferTarget(Target):
-    """Memory that only penstock addresses: GPU memory without cupy, or a bare address on the host device."""
+    """Memory that only penstock can address: GPU memory without cupy, or a bare address on the host device."""
 
     is_array = False
 
