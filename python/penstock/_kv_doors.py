@@ -12,14 +12,14 @@ __all__ = ["LOG", "check_settings", "key_of", "warn_of_errors"]
 
 LOG = logging.getLogger("penstock")
 _SETTINGS = ("folder", "capacity_bytes", "durable", "checksums")
-_KEY_BYTES = 512  # the longest key of penstock.kv
+_KEY_BYTES = 512  # length limit for keys in penstock.kv
 
 
 def check_settings(settings: dict[str, Any], where: str) -> None:
-    """Raises ValueError for settings that a store does not have. `where` is how the engine calls them."""
+    """Raises ValueError for unknown store settings. `where` is the engine's name for the settings."""
     unknown = sorted(set(settings) - set(_SETTINGS))
     if unknown:
-        raise ValueError(f"{where} has unknown settings: {', '.join(unknown)}; Penstock knows {', '.join(_SETTINGS)}")
+        raise ValueError(f"{where} has unknown settings: {', '.join(unknown)}; valid settings are {', '.join(_SETTINGS)}")
 
 
 def key_of(name: str) -> bytes:
@@ -29,7 +29,7 @@ def key_of(name: str) -> bytes:
 
 
 def warn_of_errors(doing: str, results: list[Any], what: str) -> None:
-    """Logs one warning for all errors among the results. `what`: the plural of the things that were processed."""
+    """Logs one warning for all errors among the results. `what`: the plural noun for the processed items."""
     errors = [each for each in results if isinstance(each, Error)]
     if errors:
         LOG.warning("%s %d of %d %s failed: %s", doing, len(errors), len(results), what, errors[0])

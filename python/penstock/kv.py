@@ -35,13 +35,13 @@ class Stats(NamedTuple):
 
     - `keys`: number of keys.
     - `bytes`: total bytes of all values.
-    - `capacity_bytes`: bytes that the store can hold in total.
-    - `wasted_bytes`: unused bytes in the last block (4096 bytes) of each value.
-    - `hits`, `misses`: keys that gets found and did not find.
-    - `evicted`: values dropped to make room.
+    - `capacity_bytes`: the store's total capacity in bytes.
+    - `wasted_bytes`: unused bytes in the values' last 4096-byte blocks.
+    - `hits`, `misses`: keys that `get()` found, and keys that it did not.
+    - `evicted`: values dropped to free space.
     - `damaged`: values that did not match their checksum.
-    - `put_bytes_under_way`: bytes of puts in progress.
-    - `put_bytes_waiting`: bytes of queued puts.
+    - `put_bytes_under_way`: bytes in puts in progress.
+    - `put_bytes_waiting`: bytes in queued puts.
     """
 
     keys: int
@@ -61,13 +61,13 @@ class Store:
 
     Arguments:
 
-    - `folder`: created if missing; otherwise it must be empty or a store. The folder and its files must belong to your user.
-    - `capacity_bytes`: for all values together. None keeps an existing store's capacity. A larger number grows the store.
-    - `read_only`: opens a store that another process may be writing. One process writes at a time.
-    - `checksums`: stores checksums of values put from host memory, and verifies them in gets into host memory.
+    - `folder`: created if missing; otherwise it must be empty or contain a store. Your user must own the folder and its files.
+    - `capacity_bytes`: the capacity for all values together. None keeps an existing store's capacity. A larger number grows the store.
+    - `read_only`: opens a store that another process may be writing to. Only one process can write to the store at a time.
+    - `checksums`: stores checksums for values put from host memory, and verifies them when values are read into host memory.
     - `durable`: each put is on disk when it completes.
     - `direct`: writes bypass the page cache if the file system supports it.
-    - `max_put_bytes`: the most bytes of puts written at a time; further puts wait.
+    - `max_put_bytes`: the maximum number of bytes that puts write at the same time; further puts wait.
 
     Raises: InvalidArgument, NotFound, PermissionDenied; `penstock.Error` with code "would_block" if another process writes to the store, or
     "no_space".
@@ -91,28 +91,28 @@ class Store:
     def put(self, items: Items, *, return_exceptions: bool = False) -> list[Any]:
         """Stores values under keys, replacing existing ones. Blocks.
 
-        `items` is a dict from keys to buffers, or an iterable of such pairs. A key is a str or 1 to 512 bytes. A value is one buffer, or a list of
-        buffers that are concatenated. If the store is full, the least recently used values are dropped.
+        `items` is a dict that maps keys to buffers, or an iterable of such pairs. A key is a str or bytes, 1 to 512 bytes long. A value is one
+        buffer, or a list of buffers that are concatenated. If the store is full, the least recently used values are dropped.
 
-        Returns a list with True for each key. If a key fails, it keeps its old value, the other keys are still stored, and the call raises the key's
-        `penstock.Error`; with `return_exceptions=True`, the list contains the error instead.
+        Returns a list with True for each key. A key that fails keeps its old value. The other keys are still stored, and the call raises the failed
+        key's `penstock.Error`; with `return_exceptions=True`, the list contains the error instead.
         """
         return self.put_async(items, return_exceptions=return_exceptions).result()
 
     def get(self, items: Items, *, return_exceptions: bool = False) -> list[Any]:
         """Reads values into buffers. Blocks.
 
-        `items` is as for `put()`. The total length of a key's buffers must equal the length of its value; the value may be split differently than in
-        the put.
+        `items` is as for `put()`. The total length of a key's buffers must equal the length of its value; they may split the value differently than
+        the put did.
 
-        Returns a list that says for each key whether it was found. The buffers of missing keys have undefined contents. Errors are raised as by
-        `put()`: InvalidArgument if the buffers have a different length; `penstock.Error` with code "io" if a value does not match its checksum, which
-        also drops it.
+        Returns a list that says whether each key was found. The buffers of missing keys have undefined contents. Errors are raised as in `put()`:
+        InvalidArgument if the buffers have a different length; `penstock.Error` with code "io" if a value does not match its checksum, which also
+        drops it.
         """
         return self.get_async(items, return_exceptions=return_exceptions).result()
 
     def put_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
-        """Starts `put()` and returns a future. Keep the buffers unchanged until it is done. `cancel()` skips keys that are not being written yet."""
+        """Starts `put()` and returns a future. Do not change the buffers until it is done. `cancel()` skips keys that are not being written yet."""
         return self._native.put(*_keys_and_buffers(items), return_exceptions)
 
     def get_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
@@ -120,21 +120,22 @@ class Store:
         return self._native.get(*_keys_and_buffers(items), return_exceptions)
 
     def exists(self, keys: Iterable[Key]) -> list[bool]:
-        """Returns for each key whether it has a value. This counts as use. A read-only store sees the writer's current state. Raises
+        """Returns a list that says whether each key has a value. This counts as a use. A read-only store sees the writer's current state. Raises
         `penstock.Error`.
         """
         return [size is not None for size in self.sizes(keys)]
 
     def sizes(self, keys: Iterable[Key]) -> list[int | None]:
-        """Returns for each key the length of its value in bytes, or None if it has no value. This counts as use. Raises `penstock.Error`."""
+        """Returns a list with the length of each key's value in bytes, or None if the key has no value. This counts as a use. Raises
+        `penstock.Error`."""
         return self._native.sizes(_all_keys(keys))
 
     def drop(self, keys: Iterable[Key]) -> list[bool]:
-        """Drops values. Returns for each key whether it had a value. Raises `penstock.Error`."""
+        """Drops values. Returns a list that says whether each key had a value. Raises `penstock.Error`."""
         return self._native.drop(_all_keys(keys))
 
     def sync(self) -> None:
-        """Makes all completed puts and drops survive a power cut. Blocks. Raises `penstock.Error`."""
+        """Makes all completed puts and drops survive a power failure. Blocks. Raises `penstock.Error`."""
         self._native.sync()
 
     def stats(self) -> Stats:
@@ -171,7 +172,7 @@ class Store:
 
 def _all_keys(keys: Iterable[Key]) -> list[Key]:
     if isinstance(keys, (str, bytes)):
-        raise TypeError("keys must be an iterable of keys; for one key pass [key]")
+        raise TypeError("keys must be an iterable of keys; pass a single key as [key]")
     return list(keys)
 
 

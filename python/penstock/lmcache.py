@@ -1,4 +1,4 @@
-"""Stores the objects of LMCache's server in a key-value store (`penstock.kv`). This is an L2 adapter of type "plugin".
+"""Stores the LMCache server's objects in a key-value store (`penstock.kv`). This is an L2 adapter of type "plugin".
 
     lmcache server ... --l2-adapter '{"type": "plugin", "module_path": "penstock.lmcache", "class_name": "PenstockL2Adapter",
                                       "adapter_params": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}'
@@ -27,16 +27,16 @@ __all__ = ["PenstockL2Adapter"]
 
 
 class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
-    """Stores, finds and loads LMCache's objects, each under one key. Thread-safe.
+    """Stores, looks up and loads LMCache's objects, each under its own key. Thread-safe.
 
     `settings` contains the store's "folder", plus "capacity_bytes", "durable" and "checksums", as for `penstock.kv.Store`.
 
-    Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: an object that cannot be stored fails
-    its task, one that cannot be loaded counts as a miss, and the logger "penstock" logs a warning.
+    Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: if an object cannot be stored, its task
+    fails, if it cannot be loaded, it counts as a miss, and the logger "penstock" logs a warning.
     """
 
     def __init__(self, settings: dict[str, Any], l1_memory_desc: Any = None) -> None:
-        super().__init__(max_capacity_bytes=0)  # 0: the store makes room, not LMCache
+        super().__init__(max_capacity_bytes=0)  # 0: the store evicts objects, not LMCache
         self._store = _opened(settings)
         self._numbers = itertools.count(1)
         self._stores, self._lookups, self._loads = _Tasks(), _Tasks(), _Tasks()
@@ -54,7 +54,7 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         return self._loads.fd
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
-        """Stores each object whose key has no value of the same length yet. Returns the task number. LMCache's keys are content hashes.
+        """Stores each object unless its key already has a value of the same length. Returns the task number. LMCache's keys are content hashes.
         """
         new: list[tuple[Any, int]] = []
 
@@ -72,11 +72,11 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         return self._stores.pop_all()
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: dict[int, Any]) -> int:
-        """Looks up keys in the store's in-memory index. Returns the task number. Nothing is locked: if a value is dropped before it is loaded, the
-        load is a miss.
+        """Looks up keys in the store's in-memory index. Returns the task number. Nothing is locked: loading a value that has been dropped in between
+        is a miss.
         """
         task = next(self._numbers)
-        self._lookups.end(task, _tried("look keys up", lambda: _bitmap(self._store.exists([_name(key) for key in keys])), Bitmap(len(keys))))
+        self._lookups.end(task, _tried("look up keys", lambda: _bitmap(self._store.exists([_name(key) for key in keys])), Bitmap(len(keys))))
         return task
 
     def query_lookup_and_lock_result(self, task_id: int) -> Any:
@@ -84,7 +84,7 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
         return self._lookups.pop(task_id)
 
     def submit_unlock(self, keys: list[Any]) -> None:
-        """Does nothing: lookups lock nothing."""
+        """Does nothing, because lookups do not lock."""
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
         """Loads each object whose value has the object's length. Returns the task number."""
@@ -111,28 +111,29 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
             self._notify_keys_deleted([key for key, _ in gone], [size for _, size in gone])
 
     def get_usage(self) -> Any:
-        """Returns the total bytes of the store's values, without counts per cache_salt, because LMCache would not notice what the store drops."""
-        return AdapterUsage(_tried("count what is stored", lambda: self._store.stats().bytes, 0), 0)
+        """Returns the total bytes of the store's values, without counts per cache_salt, because LMCache would not learn which values the store
+        drops."""
+        return AdapterUsage(_tried("query the stored bytes", lambda: self._store.stats().bytes, 0), 0)
 
     def report_status(self) -> dict[str, Any]:
         """Returns the store's health, folder and counters."""
-        counts = {} if self._store.closed else _tried("count what is stored", lambda: self._store.stats()._asdict(), {})
+        counts = {} if self._store.closed else _tried("query the counters", lambda: self._store.stats()._asdict(), {})
         return {"is_healthy": bool(counts), "type": type(self).__name__, "folder": self._store.folder, **counts}
 
     def close(self) -> None:
-        """Waits for tasks in progress, discards results that were not fetched, and closes the event descriptors. A second call does nothing."""
+        """Waits for tasks in progress, discards results that were not retrieved, and closes the event descriptors. A second call does nothing."""
         _tried("close the store", self._store.close, None)
         for tasks in (self._stores, self._lookups, self._loads):
             tasks.close()
 
     def _run(self, tasks: _Tasks, start: Callable[[], Future[list[Any]]], result: Callable[[list[Any]], Any], failed: Any) -> int:
-        """Starts a call of the store. When it ends, the task gets the result, or `failed` if something raises."""
+        """Starts a store operation. When it completes, the task gets its result, or `failed` if an exception is raised."""
         task = next(self._numbers)
         future = _tried("start a task", start, None)
         if future is None:
             tasks.end(task, failed)
         else:
-            future.add_done_callback(lambda done: tasks.end(task, _tried("end a task", lambda: result(done.result()), failed)))
+            future.add_done_callback(lambda done: tasks.end(task, _tried("complete a task", lambda: result(done.result()), failed)))
         return task
 
     def _after_store(self, new: list[tuple[Any, int]], stored: list[Any]) -> Any:
@@ -151,7 +152,7 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
 
 
 class _Tasks:
-    """The results of one kind of task until they are fetched, and the descriptor that signals new ones."""
+    """The results of one kind of task until they are retrieved, and the descriptor that signals new ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -185,19 +186,19 @@ class _Tasks:
 def _opened(settings: dict[str, Any]) -> kv.Store:
     check_settings(settings, "adapter_params")
     if not settings.get("folder"):
-        raise ValueError("adapter_params has no folder for the store")
+        raise ValueError("adapter_params must set \"folder\", the store's directory")
     return kv.Store(**settings)
 
 
 def _name(key: Any) -> bytes:
-    """Returns the key for an ObjectKey. No part of one contains an @."""
+    """Returns the key for an ObjectKey, whose parts never contain an @."""
     return key_of(f"{key.model_name}@{key.kv_rank:x}@{key.object_group_id:x}@{key.chunk_hash.hex()}@{key.cache_salt}")
 
 
 def _memory(each: Any) -> Any:
     """Returns the bytes of a MemoryObj in place, on the host or a GPU, without the padding at the tensor's end."""
     if not each.is_valid():
-        raise ValueError("an object of LMCache is no longer valid")
+        raise ValueError("an LMCache object is no longer valid")
     if each.raw_tensor is None:
         return memoryview(each.byte_array).cast("B")
     return each.raw_tensor.view(-1).view(torch.uint8)[: each.get_size()]
@@ -212,7 +213,7 @@ def _bitmap(found: list[Any]) -> Any:
 
 
 def _tried(what: str, call: Callable[[], Any], failed: Any) -> Any:
-    """Returns the result of a call, or `failed`. It catches every exception, because one would end LMCache's thread and its caching."""
+    """Returns the result of a call, or `failed`. Catches every exception, because any exception would end LMCache's thread and its caching."""
     try:
         return call()
     except Exception as problem:

@@ -26,7 +26,7 @@ __all__ = ["PenstockHiCache"]
 
 
 class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
-    """Stores, finds and fetches the pages of one rank. Each rank has its own store inside the folder. Thread-safe. Calls block.
+    """Stores, looks up and fetches one rank's pages. Each rank has its own store inside the folder. Thread-safe. Calls block.
 
     The settings are under "store" in SGLang's extra config: "folder", plus "capacity_bytes" (per rank), "durable" and "checksums", as for
     `penstock.kv.Store`. Ranks that hold the same pages (MLA) share the writing rank's store.
@@ -61,12 +61,12 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Fetches each page into its place in the host pool. Returns for each key whether it was found."""
+        """Fetches each page into its place in the host pool. Returns a list that says whether each key was found."""
         return self._fetched(keys, lambda: self._pages(keys, host_indices))
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Stores each page from its place in the host pool, except pages that are already stored. SGLang's keys are content hashes. Returns for each
-        key whether it is stored.
+        """Stores each page from its place in the host pool, except pages that are already stored. SGLang's keys are content hashes. Returns a list
+        that says whether each key is stored.
         """
         return self._stored(keys, lambda: self._pages(keys, host_indices))
 
@@ -75,7 +75,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return self.batch_get([key], [target_location])[0]
 
     def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
-        """Fetches each page into its contiguous tensor. Returns a list with each page's tensor, or None if it was not found."""
+        """Fetches each page into its contiguous tensor. Returns a list with each page's tensor, or None if the page was not found."""
         found = self._fetched(keys, lambda: [[_bytes_of(each)] for each in target_locations])
         return [target if is_found else None for target, is_found in zip(target_locations, found)] if any(found) else [None] * len(keys)
 
@@ -84,20 +84,20 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return self.batch_set([key], [value])
 
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
-        """Stores contiguous tensors, skipping those that are already stored. Returns whether all are stored."""
+        """Stores contiguous tensors, skipping those that are already stored. Returns True if all are stored."""
         return all(self._stored(keys, lambda: [[_bytes_of(each)] for each in values]))
 
     def exists(self, key: str) -> bool:
-        """Returns whether a page is stored."""
+        """Returns True if a page is stored."""
         return self.batch_exists([key]) == 1
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
-        """Returns how many keys are stored, counting from the first key up to the first missing one."""
-        found = self._tried("look pages up", lambda store: store.exists(self._names(keys)), [])
+        """Returns how many keys are stored, counted from the first key up to the first missing one."""
+        found = self._tried("look up pages", lambda store: store.exists(self._names(keys)), [])
         return next((index for index, is_there in enumerate(found) if not is_there), len(found))
 
     def clear(self) -> bool:
-        """Drops all pages in the store, and returns whether they were dropped. On a rank that only reads, does nothing and returns False."""
+        """Drops all pages in the store, and returns True if they were dropped. On a rank that only reads, does nothing and returns False."""
         return self._writes and bool(self._tried("drop all pages", self._emptied, False))
 
     def close(self) -> None:
@@ -127,9 +127,9 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return _only_true("storing", self._tried("store pages", put, [False] * len(keys)))
 
     def _pages(self, keys: list[str], host_indices: Any) -> list[list[memoryview]]:
-        """Returns the pieces of memory of each page in the host's pool."""
+        """Returns each page's pieces of memory in the host pool."""
         if len(host_indices) != len(keys) * self.mem_pool_host.page_size:
-            raise ValueError(f"{len(host_indices)} slots for {len(keys)} pages of {self.mem_pool_host.page_size}")
+            raise ValueError(f"got {len(host_indices)} slots for {len(keys)} pages of {self.mem_pool_host.page_size} slots")
         addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
         lengths = [sizes] * len(addresses) if isinstance(sizes, int) else sizes
         pieces = [memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B") for address, length in zip(addresses, lengths)]
@@ -140,7 +140,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         return [key_of(f"{key}@{self._kind}") for key in keys]
 
     def _emptied(self, store: kv.Store) -> bool:
-        """Deletes the files after calls in progress have ended. The next call creates the store again."""
+        """Deletes the files once calls in progress are done. The next call recreates the store."""
         with self._lock:
             if self._store is not store:
                 return False
@@ -160,14 +160,14 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
             return self._store
 
     def _tried(self, what: str, call: Callable[[kv.Store], Any], failed: Any) -> Any:
-        """Returns the result of a call, or `failed`. It catches every exception, because one would end SGLang's thread."""
+        """Returns the result of a call, or `failed`. Catches every exception, because any exception would end SGLang's thread."""
         try:
             return call(self._opened())
         except Exception as problem:
-            if self._writes or not isinstance(problem, NotFound):  # else the writing rank has not created the store yet
+            if self._writes or not isinstance(problem, NotFound):  # otherwise, the writing rank has not created the store yet
                 LOG.warning("SGLang: Penstock could not %s: %s", what, problem)
             if not self._writes:
-                self._forget()  # its files may have been created again
+                self._forget()  # its files may have been recreated
             return failed
 
     def _forget(self) -> None:
@@ -179,13 +179,13 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
 
 def _checked(settings: Any) -> dict[str, Any]:
     if not isinstance(settings, dict) or not settings.get("folder"):
-        raise ValueError('the extra config has no "store": {"folder": ...} for Penstock')
+        raise ValueError('the extra config must contain "store": {"folder": ...} for Penstock')
     check_settings(settings, '"store" in the extra config')
     return dict(settings)
 
 
 def _rank(config: Any) -> str:
-    """Returns the folder name for ranks that hold the same bytes. One of them writes."""
+    """Returns the folder name for ranks that hold the same bytes. Only one of them writes."""
     parts = [("dcp", config.dcp_rank, config.dcp_size)] if config.is_mla_model else [("tp", config.tp_rank, config.tp_size)]
     parts += [("pp", config.pp_rank, config.pp_size), ("cp", config.attn_cp_rank, config.attn_cp_size)]
     return "-".join([f"{name}{rank}of{size}" for name, rank, size in parts] + [f"dp{config.dp_rank}"])

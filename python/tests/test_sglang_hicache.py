@@ -186,7 +186,7 @@ def test_closing_while_another_thread_stores_pages(open_storage: Any) -> None:
 
 
 def test_settings_folders_and_models_that_cannot_be_are_errors_at_the_start(sglang: SimpleNamespace, open_storage: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has unknown settings: capacity; Penstock knows folder"):
+    with pytest.raises(ValueError, match="has unknown settings: capacity; valid settings are folder"):
         open_storage(capacity=5)
     with pytest.raises(ValueError, match="folder"):
         open_storage(folder="")
