@@ -118,8 +118,8 @@ TEST_F(run_program, says_why_safetensors_stays_as_it_is) {
     const auto ended = run_shell(python + "safetensors; print(safetensors.safe_open)'",
                                  with_summary ? std::vector<std::string>{"--log", "summary"} : std::vector<std::string>{});
     EXPECT_EQ(ended.out, "None\n");
-    EXPECT_TRUE(contains(ended.err, "RuntimeWarning: the safetensors library stays as it is, without Penstock: ")) << ended.err;
-    EXPECT_TRUE(contains(ended.err, "has no package penstock")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "RuntimeWarning: the safetensors library was not replaced with Penstock: ")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "lacks the penstock package")) << ended.err;
     EXPECT_EQ(contains(ended.err, "penstock: cuFile was not used\n"), with_summary) << ended.err;
   }
   EXPECT_EQ(run_shell("PENSTOCK_SAFETENSORS=0; export PENSTOCK_SAFETENSORS; " + python + "safetensors'").err, "");

@@ -1,4 +1,4 @@
-"""Handles the first `import safetensors` of a program that `penstock run` has started: imports the library normally, then installs Penstock."""
+"""Handles the first `import safetensors` in a program started by `penstock run`: imports the library normally, then installs Penstock."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["found", "report", "say"]
 
 
 def found(door: Any) -> ModuleSpec | None:
-    """Returns the spec of safetensors, or None if it is not installed. `door` is our finder, which is removed once there is an answer."""
+    """Returns the spec of safetensors, or None if it is not installed. `door` is our finder, which is removed once the library has been looked up."""
     finders: list[Any] = sys.meta_path
     place = finders.index(door)
     del finders[place]
     try:
         spec = find_spec("safetensors")
-    except BaseException:  # the program gets the error as it would without Penstock
+    except BaseException:  # the program gets the same error as without Penstock
         finders.insert(place, door)
         raise
     if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
@@ -54,7 +54,7 @@ class _Loader:
 
 
 def _install() -> None:
-    """Puts Penstock in place of the library that was just imported. The program goes on without Penstock if that fails for any reason."""
+    """Replaces the library that was just imported with Penstock. If that fails for any reason, the program continues without Penstock."""
     try:
         if find_spec("penstock") is None:
             _import_beside()
@@ -66,9 +66,9 @@ def _install() -> None:
 
 
 def _warn(problem: Exception) -> None:
-    """Warns once why Penstock was not installed. The warning never becomes an error, even if the program turns warnings into errors."""
+    """Warns once, with the reason, that Penstock was not installed. Never raises, even if the program turns warnings into errors."""
     with contextlib.suppress(Exception):
-        text = f"the safetensors library stays as it is, without Penstock: {type(problem).__name__}: {problem}"
+        text = f"the safetensors library was not replaced with Penstock: {type(problem).__name__}: {problem}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
@@ -79,12 +79,12 @@ def report() -> None:
     door = sys.modules.get("penstock.safetensors._door")
     found = None if door is None else door.explain()
     if found is not None and found.installed:
-        what = ", ".join(f"{name}: {count}" for name, count in sorted(found.counts.items())) or "nothing was read by it"
-        say(f"penstock: safetensors {found.library} was replaced; {what}")
+        what = ", ".join(f"{name}: {count}" for name, count in sorted(found.counts.items())) or "it read nothing"
+        say(f"penstock: replaced safetensors {found.library}; {what}")
 
 
 def say(text: str) -> None:
-    """Writes a line to standard error. A closed standard error does not make the program fail."""
+    """Writes a line to standard error. Ignores a closed standard error."""
     try:
         if sys.stderr is not None:
             sys.stderr.write(text + "\n")
@@ -95,9 +95,9 @@ def say(text: str) -> None:
 
 def _import_beside() -> None:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if not os.path.exists(os.path.join(package, "__init__.py")):  # the command was installed without the package
+    if not os.path.exists(os.path.join(package, "__init__.py")):  # only the command is installed, without the package
         raise ImportError(
-            f"{sys.executable} has no package penstock. Install it there (pip install penstock), or set PENSTOCK_SAFETENSORS=0 if you do not need it"
+            f"{sys.executable} lacks the penstock package. Install it there (pip install penstock), or set PENSTOCK_SAFETENSORS=0 if you do not need it"
         )
     spec = spec_from_file_location("penstock", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
     assert spec is not None and spec.loader is not None

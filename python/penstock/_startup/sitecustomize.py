@@ -1,10 +1,10 @@
-"""Runs in every Python that `penstock run` starts, before its program: Penstock replaces the safetensors library once that is imported.
+"""Runs in every Python process that `penstock run` starts, before the program: Penstock replaces the safetensors library when it is imported.
 
-`penstock run` puts this folder in front of PYTHONPATH. A sitecustomize that the interpreter would have found without it runs as well. All that
-remains is a lookup at the program's first `import safetensors`; with PENSTOCK_SAFETENSORS=0, nothing remains.
+`penstock run` puts this folder in front of PYTHONPATH. Any sitecustomize that the interpreter would otherwise have found runs as well. Afterwards,
+the only cost is a lookup at the program's first `import safetensors`, or none with PENSTOCK_SAFETENSORS=0.
 """
 
-# This runs in every Python, so it is short, and imports nothing that the interpreter has not already loaded.
+# This runs in every Python process, so it is short and imports only modules that the interpreter has already loaded.
 import os
 import sys
 from _frozen_importlib import module_from_spec
