@@ -20,7 +20,7 @@ import weakref as _weakref
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from . import _interpreter as _interpreter  # first, because it may refuse the interpreter
+from . import _interpreter as _interpreter  # first, because it may reject the interpreter
 from . import _native
 from ._errors import (
     BufferError,
@@ -182,7 +182,7 @@ __all__ = [
     "wait",
 ]
 
-# The arguments of open() for each file whose path and mode are not enough to open it again.
+# The arguments of open() for each file that cannot be reopened from its path and mode alone.
 _openings: _weakref.WeakKeyDictionary[File, tuple[_Any, dict[str, _Any]]] = _weakref.WeakKeyDictionary()
 
 
@@ -205,12 +205,13 @@ def open(
     return file
 
 
-# Without the first line, a signature with less precise types.
+# Drops the first line, a signature with less precise types.
 open.__doc__ = (_native.open.__doc__ or "").partition("\n\n")[2] + """
 
-A File can be pickled and copied, for example with the dataset of a DataLoader. Its path, mode, options and position travel, and the receiving process
-opens the file again. Pickling raises TypeError if the file is closed, was opened from a descriptor, has mode "w" or "x" (which would empty or create
-the file), or if its URL or storage_options may hold a secret. Credentials from the environment or a profile do not travel: each process finds its own."""
+A File can be pickled and copied, for example with the dataset of a DataLoader. The pickle contains its path, mode, options and position, and the
+receiving process opens the file again. Pickling raises TypeError if the file is closed, was opened from a descriptor, has mode "w" or "x" (which
+would truncate or create the file), or if its URL or storage_options may contain a secret. Credentials from the environment or a profile are not
+pickled: each process looks up its own."""
 
 
 def _reduce_file(file: File) -> tuple[_Callable[..., File], tuple[_Any, ...]]:
@@ -226,5 +227,5 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_importable(_submodules)})
 
 
-# Ends running requests before Python exits, because they hold references to Python objects.
+# Stops running requests before Python exits, because they hold references to Python objects.
 _atexit.register(_native._finish)

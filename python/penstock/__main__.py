@@ -1,4 +1,4 @@
-"""The command `penstock` and `python -m penstock`: replaces this process by the command that the package contains."""
+"""The command `penstock` and `python -m penstock`: replaces this process with the command that the package contains."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from . import _native
 
 
 def command() -> Path:
-    """Returns the path of the command, which is next to the native module."""
+    """Returns the path of the command, which is stored next to the native module."""
     return Path(_native.__file__).parent / "bin" / "penstock"
 
 
 def main() -> int:
-    """Replaces this process by the command, with the same arguments. Returns only on failure."""
+    """Replaces this process with the command, passing the same arguments. Returns only on failure."""
     program = command()
     try:
         os.execv(program, ["penstock", *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Explains in an error which argument of a call the native module has rejected."""
+"""Creates the error that explains which argument of a call the native module rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Parameter(NamedTuple):
 
 
 def error_of(function: Any, args: list[Any], named: dict[str, Any]) -> Exception | None:
-    """Returns the exception to raise, or None if nothing wrong is found. Called by penstock._native."""
+    """Returns the exception to raise, or None if it finds no mistake. Called by penstock._native."""
     try:
         parameters = _parameters(function.__nb_signature__[0][0])
     except SyntaxError:
@@ -44,7 +44,7 @@ def error_of(function: Any, args: list[Any], named: dict[str, Any]) -> Exception
 
 
 def _parameters(signature: str) -> list[_Parameter]:
-    """Parses a signature from nanobind, where a backslash and a number stand for a default that is listed separately."""
+    """Parses a signature from nanobind, where a backslash and a number refer to a default value that is listed separately."""
     text = re.sub(r"\\\d+", "None", signature.split("\n")[-1])
     function = ast.parse(text + ": ...").body[0]
     assert isinstance(function, ast.FunctionDef)
@@ -67,19 +67,19 @@ def _misplaced(called: str, parameters: list[_Parameter], args: list[Any], named
     for name in named:
         if name not in names:
             close = difflib.get_close_matches(name, names, 1)
-            there = f"did you mean {close[0]!r}?" if close else f"its arguments are {', '.join(names)}" if names else "it has none"
+            there = f"did you mean {close[0]!r}?" if close else f"its arguments are {', '.join(names)}" if names else "it takes none"
             return f"{called} has no argument {name!r}: {there}"
     if len(args) > len(places):
         rest = [name for name in names if name not in places]
         more = f": {', '.join(rest)} are keyword-only" if rest else ""
-        return f"{called} takes {len(places)} positional arguments, not {len(args)}{more}"
+        return f"{called} takes {len(places)} positional arguments, but {len(args)} were given{more}"
     taken = set(places[: len(args)])
     for name in named:
         if name in taken:
-            return f"{called}: {name} is given twice"
+            return f"{called}: {name} was passed twice"
     for each in parameters:
         if each.required and each.name not in taken and each.name not in named:
-            return f"{called} needs the argument {each.name!r}"
+            return f"{called} requires the argument {each.name!r}"
     return None
 
 
@@ -115,5 +115,5 @@ def _type_of(value: Any) -> str:
 
 
 def _number(value: int) -> str:
-    """Formats a number. Python refuses to print very long ones."""
+    """Formats a number. Python raises an error for very long ones."""
     return str(value) if value.bit_length() < 1000 else f"a number of {value.bit_length()} bits"

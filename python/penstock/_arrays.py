@@ -1,4 +1,4 @@
-"""fromfile() and tofile(): whole arrays, as with numpy.fromfile() and numpy.ndarray.tofile()."""
+"""fromfile() and tofile(): read and write whole arrays, like numpy.fromfile() and numpy.ndarray.tofile()."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fromfile(
     exact: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Returns an array of the items in a file, from offset (in bytes) on. Blocks.
+    """Returns an array of the items in a file, starting at offset (in bytes). Blocks.
 
     - `count`: the number of items; -1 reads to the end of the file.
     - `device`: None, "host" or "cpu" returns a NumPy array. "cuda:N", N, "cuda" or a torch.device returns a CuPy array on that GPU. "host:0" returns
@@ -41,18 +41,18 @@ def fromfile(
     - `like`: a CuPy array returns a CuPy array.
     - `exact`: if the file ends before count items, or within an item, True raises ShortRead. False returns the complete items, as numpy.fromfile()
       does.
-    - `storage_options`: how to reach the server of a URL, as for penstock.open().
+    - `storage_options`: connection options for a URL, as for penstock.open().
 
-    On a GPU this waits for CuPy's current stream, because the memory may have been used there before.
+    On a GPU, this waits for CuPy's current stream, which may still be using the memory.
 
-    Raises penstock.Error, or ImportError if NumPy or CuPy is needed and not installed.
+    Raises penstock.Error, or ImportError if NumPy or CuPy is required but not installed.
     """
     if count < -1:
         raise InvalidArgument(f"count is {count}; -1 means all", code="invalid_argument")
     where = _target(like, device)
     item_size = _item_size(dtype, where)
     if offset < 0:
-        raise InvalidArgument(f"offset is {offset}: it must be 0 or more, counted from the beginning of the file", code="invalid_argument")
+        raise InvalidArgument(f"offset is {offset}: it must be 0 or more", code="invalid_argument")
     with _native.open(path, storage_options=storage_options) as file:
         size = file.size()
         if size == 0:
@@ -64,18 +64,18 @@ def fromfile(
         done = file.read_into(array, offset, items * item_size) if items > 0 else 0
     if done == items * item_size:
         return array
-    items = _items_of(done, count, item_size, exact, path, offset)  # the file turned out shorter than its size
+    items = _items_of(done, count, item_size, exact, path, offset)  # the file was truncated while it was being read
     return _filled(array, items, dtype, item_size, where)
 
 
 def short_read(path: Path, offset: int, there: int, wanted: int) -> ShortRead:
     name = path if isinstance(path, int) else _native.shown_name(path)
-    message = f"{name}: read {there} of {wanted} bytes at offset {offset}: the file ends there; exact=False accepts a shorter array"
+    message = f"{name}: read {there} of {wanted} bytes at offset {offset}: the file ends there; pass exact=False to accept a shorter array"
     return ShortRead(message, code="short_read", filename=str(name), offset=offset, bytes_done=there)
 
 
 def _items_of(there: int, count: int, item_size: int, exact: bool, path: Path, offset: int) -> int:
-    """Returns how many items this many bytes hold, at most count."""
+    """Returns the number of items in this many bytes, but at most count."""
     items, rest = divmod(there, item_size)
     if count != -1 and items >= count:
         return count
@@ -92,24 +92,24 @@ def tofile(
     priority: Literal["normal", "background"] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Writes the bytes of an array, in C order, to a file at offset (in bytes), and returns their number. Blocks.
+    """Writes the bytes of an array, in C order, to a file at offset (in bytes), and returns the number of bytes. Blocks.
 
-    The file is created if it does not exist. At offset 0 it is emptied first, as numpy.ndarray.tofile() does; at any other offset the rest of the
-    file stays.
+    The file is created if it does not exist. At offset 0, it is truncated first, as by numpy.ndarray.tofile(); at any other offset, the rest of the
+    file is unchanged.
 
-    - `path`: a file, or the URL of an S3 object (s3://BUCKET/KEY), which is complete when this returns.
+    - `path`: a file, or the URL of an S3 object (s3://BUCKET/KEY), which has been stored when this returns.
     - `priority`: as for File.pwrite().
     - `storage_options`: as for penstock.open().
 
-    For an array on a GPU this waits for the current stream of the array's library. Raises penstock.Error.
+    For an array on a GPU, this waits for the current stream of the array's library. Raises penstock.Error.
     """
     array = _in_c_order(array)
-    _native.resolve(array)  # raise before the file changes if the array cannot be written
+    _native.resolve(array)  # raises if the array cannot be written, before the file changes
     _settle(array)
     if is_url(path):
         return _to_object(array, path, offset, priority, storage_options)
     if storage_options is not None:
-        raise InvalidArgument(f"storage_options: they are for URLs, and {path!r:.200} is not a URL", code="invalid_argument")
+        raise InvalidArgument(f"storage_options applies only to URLs, and {path!r:.200} is not a URL", code="invalid_argument")
     anew = not isinstance(path, int) and (offset == 0 or not os.path.exists(path))
     with _native.open(path, "w" if anew else "r+") as file:
         return file.write_from(array, offset, priority=priority)
@@ -117,7 +117,7 @@ def tofile(
 
 def _to_object(array: Any, url: Any, offset: int, priority: Any, storage_options: Mapping[str, Any] | None) -> int:
     if offset != 0:
-        raise InvalidArgument(f"offset is {offset}: an object is always written from offset 0", code="invalid_argument")
+        raise InvalidArgument(f"offset is {offset}: an object can only be written at offset 0", code="invalid_argument")
     _, nbytes = _native.resolve(array)
     with _native.PendingFile(url, storage_options={"size": nbytes, **(storage_options or {})}) as pending:
         with pending.open() as file:
@@ -127,7 +127,7 @@ def _to_object(array: Any, url: Any, offset: int, priority: Any, storage_options
 
 
 def _settle(array: Any) -> None:
-    """Waits for the current stream of the array's library, including a copy to C order."""
+    """Waits for the current stream of the array's library, and so for a copy to C order."""
     library = type(array).__module__.partition(".")[0]
     if library == "cupy":
         with array.device:
@@ -165,7 +165,7 @@ def item_type_of(dtype: DTypeLike) -> numpy.dtype[Any]:
 
     item_type = numpy.dtype(dtype)
     if item_type.hasobject or item_type.itemsize == 0:
-        raise InvalidArgument(f"dtype {item_type} has no bytes in a file", code="invalid_argument")
+        raise InvalidArgument(f"dtype {item_type} cannot be stored as bytes in a file", code="invalid_argument")
     return item_type
 
 
@@ -185,7 +185,7 @@ def _empty(items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
 
 
 def _filled(content: Any, items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
-    """Returns a new array with the first items of the content, which is memory."""
+    """Returns a new array with the first items of the memory `content`."""
     array = _empty(items, dtype, item_size, where)
     if items > 0:
         address, _ = _native.resolve(content)

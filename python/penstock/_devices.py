@@ -1,7 +1,7 @@
 """Resolves device names, for every function that takes a device.
 
-    host, cpu                   memory of the host
-    host:0                      the host device: memory that stands in for a GPU's
+    host, cpu                   host memory
+    host:0                      the host device: memory that simulates a GPU's
     cuda:1, 1                   a GPU by its number
     cuda                        CUDA's current device, as in PyTorch or CuPy if one of them is loaded
 
@@ -30,7 +30,7 @@ _numbered = re.compile(r"cuda:\d{1,9}", re.ASCII)
 
 
 def device_name(device: Place, argument: str = "device") -> str:
-    """Returns "host", "host:0" or "cuda:1" for any spelling. Does not check that the device exists; returns other text unchanged.
+    """Returns "host", "host:0" or "cuda:1" for any spelling. Does not check that the device exists, and returns unknown names unchanged.
 
     Raises TypeError if the value does not name a device, and InvalidArgument if its number is negative.
     """
@@ -47,7 +47,7 @@ def device_name(device: Place, argument: str = "device") -> str:
         raise TypeError(f"{argument} must be a str, an int, a torch.device or a CuPy Device, not {type(device).__name__}")
     found = operator.index(number)
     if found < 0:
-        raise InvalidArgument(f"{argument} is {found}: GPUs are numbered from 0", code="invalid_argument")
+        raise InvalidArgument(f"{argument} is {found}: GPU numbers start at 0", code="invalid_argument")
     return f"cuda:{found}"
 
 
@@ -55,7 +55,7 @@ _known = {"host"}
 
 
 def known_device(device: Place, argument: str = "device") -> str:
-    """Returns the name of an existing device. Raises NotFound, which lists the existing devices, and the errors of device_name()."""
+    """Returns the name of an existing device. Raises NotFound, which lists the existing devices, and the errors that device_name() raises."""
     name = device_name(device, argument)
     if name not in _known:
         _native.device(name)
@@ -92,12 +92,12 @@ def _current_gpu() -> int:
     if torch is not None and torch.cuda.is_available():
         return int(torch.cuda.current_device())
     if _native.cuda_status() is not None:
-        return 0  # known_device() reports the reason
+        return 0  # known_device() reports why
     return int(cupy.cuda.runtime.getDevice()) if cupy is not None else _current_of_driver()
 
 
 def _current_of_driver() -> int:
-    """Returns the device of the calling thread's context, which CUDA's runtime also sets; 0 if there is none."""
+    """Returns the device of the calling thread's context, which the CUDA runtime sets too; 0 if there is none."""
     number = ctypes.c_int(0)
     driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
     return number.value if driver.cuCtxGetDevice(ctypes.byref(number)) == 0 else 0

@@ -1,4 +1,4 @@
-"""The exceptions. `except OSError` catches all of them; `except ValueError` catches mistakes of the caller."""
+"""The exceptions. `except OSError` catches all of them; `except ValueError` catches the caller's mistakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-# Terminal control characters, and surrogates: other parties choose the names of files and peers, and messages are printed.
+# Terminal control characters, and surrogates: names of files and peers may come from untrusted parties, and messages are printed.
 _not_printable = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -47,20 +47,20 @@ def _shown_url(found: re.Match[str]) -> str:
 
 
 def without_url_secrets(text: str) -> str:
-    """Removes queries, user names and passwords from URLs in a text, so that messages and displayed names do not give access."""
+    """Removes queries, user names and passwords from URLs in a text, so that messages and displayed names do not leak credentials."""
     return re.sub(_url, _shown_url, text, flags=re.I) if "://" in text else text
 
 
 class Error(OSError):
     """A failed request, or another error of Penstock.
 
-    - `errno`: the system's number; None if the error is not the system's.
+    - `errno`: the system's error number; None if the error did not come from the system.
     - `strerror`: the whole message.
-    - `filename`: the name of the file, or a URL without its query; None if there is none.
+    - `filename`: the name of the file, or a URL without its query; None if no file is involved.
     - `offset`: the offset of the request in the file, or None.
-    - `bytes_done`: the bytes, from the start of the request, that were moved before the failure.
-    - `code`: Penstock's word for the kind of error, such as "no_space".
-    - `domain`, `native`: who reported the error ("penstock", "os", "cuda" or "cufile"), and its number.
+    - `bytes_done`: the number of bytes, from the start of the request, that were transferred before the failure.
+    - `code`: the kind of error, such as "no_space".
+    - `domain`, `native`: the component that reported the error ("penstock", "os", "cuda" or "cufile"), and its error number.
     """
 
     code: str
@@ -104,7 +104,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class BufferError(Error, ValueError, builtins.BufferError):
-    """The memory cannot be used: it is read-only, not contiguous, or not what it was declared to be."""
+    """The memory cannot be used: it is read-only, not contiguous, or of a different kind or size than declared."""
 
 
 class NotFound(Error, FileNotFoundError):
@@ -116,15 +116,15 @@ class FileExists(Error, FileExistsError):
 
 
 class PermissionDenied(Error, PermissionError):
-    """The file's permissions, or the mode that it was opened with, do not allow this."""
+    """The file's permissions, or the mode in which it was opened, do not allow the operation."""
 
 
 class NotAFile(Error):
-    """A pipe, socket or terminal was given, but a regular file or a block device is needed."""
+    """A pipe, socket or terminal was passed where a regular file or a block device is required."""
 
 
 class IsADirectory(NotAFile, IsADirectoryError):
-    """A directory was given, but a file is needed."""
+    """A directory was passed where a file is required."""
 
 
 class TimedOut(Error, TimeoutError):
@@ -132,7 +132,7 @@ class TimedOut(Error, TimeoutError):
 
 
 class Cancelled(Error):
-    """The request was cancelled before it ended."""
+    """The request was cancelled before it completed."""
 
 
 class Closed(Error, ValueError):
@@ -140,7 +140,7 @@ class Closed(Error, ValueError):
 
 
 class ShortRead(Error, EOFError):
-    """The file ended before the requested range did. `bytes_done` has the number of bytes that were read."""
+    """The file ended before the requested range did. `bytes_done` is the number of bytes read."""
 
 
 class OutOfMemory(Error, MemoryError):
@@ -161,7 +161,7 @@ _CLASSES: dict[str, type[Error]] = {
 
 
 def _remade(kind: type[Error], message: str, fields: dict[str, Any]) -> Error:
-    """Creates the exception again when it is unpickled."""
+    """Recreates the exception when it is unpickled."""
     names = ("code", "domain", "native", "filename", "offset", "bytes_done")
     return kind(message, **{name: fields[name] for name in names})
 
@@ -177,7 +177,7 @@ def _class_of(code: str, domain: str, native: int) -> type[Error]:
 def make_error(
     code: str, message: str, domain: str, native: int, filename: str | None, offset: int | None, bytes_done: int
 ) -> Error:
-    """Returns the exception for an error of the library. Called by penstock._native."""
+    """Returns the exception for an error that the library reported. Called by penstock._native."""
     if code == "not_a_file" and filename is not None and os.path.isdir(filename):
         domain, native = "os", errno.EISDIR
         message = f"{filename} is a folder, not a file: penstock.load() and penstock.safetensors.load_file() load the model in a folder"

@@ -1,4 +1,4 @@
-"""Reads what Linux reports about an open file and about nvidia-fs."""
+"""Queries what Linux reports about an open file and about nvidia-fs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["direct_io_alignment", "mode_of", "mount_of", "nvidia_fs_version"]
 _nvidia_fs_version_file = "/proc/driver/nvidia-fs/version"
 
 _statx_mount_id = 0x1000
-_statx_direct_io = 0x2000  # Linux 6.1
+_statx_direct_io = 0x2000  # since Linux 6.1
 _at_empty_path = 0x1000
 
 
 def direct_io_alignment(descriptor: int) -> tuple[int, int]:
-    """Returns the alignment in bytes that O_DIRECT requires of (memory, offset).
+    """Returns the alignments in bytes that O_DIRECT requires, as (memory, offset).
 
-    Returns (0, 0) if the file system does not support O_DIRECT, or the kernel (before 6.1) does not report it.
+    Returns (0, 0) if the file system does not support O_DIRECT, or if the kernel (before 6.1) does not report it.
     """
     told = _statx(descriptor, _statx_direct_io)
     return (told.dio_memory_align, told.dio_offset_align) if told.mask & _statx_direct_io else (0, 0)
@@ -35,7 +35,7 @@ def mode_of(access: int) -> Literal["r", "w", "r+"]:
 def mount_of(descriptor: int) -> tuple[str, str]:
     """Returns (file system type, mount point) of an open file, as in /proc/self/mountinfo; empty if unknown.
 
-    Raises OSError if no descriptor is left.
+    Raises OSError if the process has run out of descriptors.
     """
     told = _statx(descriptor, _statx_mount_id)
     try:
@@ -46,7 +46,7 @@ def mount_of(descriptor: int) -> tuple[str, str]:
                 if told.mask & _statx_mount_id and int(words[0]) == told.mount_id:
                     return kind.split()[0], _unescaped(words[4])
     except (FileNotFoundError, PermissionError):
-        pass  # no /proc
+        pass  # /proc is not mounted
     return "", ""
 
 

@@ -1,4 +1,4 @@
-"""Chooses the file or files of a folder that penstock.load() loads as a model, by name. The content of each file decides how it is loaded."""
+"""Chooses, by name, the file or files in a folder that penstock.load() loads as a model. Each file's content determines how it is loaded."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["files_of_folder", "files_of_url"]
 class _Other(NamedTuple):
     """A kind of folder that penstock.load() does not load."""
 
-    marks: tuple[str, ...]  # files that only such folders have
+    marks: tuple[str, ...]  # files that only such folders contain
     name: str
     reader: str
 
 
 _OTHERS = (
     _Other(("zarr.json", ".zarray", ".zgroup"), "a Zarr store", "penstock.zarr.load()"),
-    _Other((".metadata",), "a checkpoint of torch.distributed.checkpoint", "penstock.torch.checkpoint.FileSystemReader"),
+    _Other((".metadata",), "a torch.distributed.checkpoint checkpoint", "penstock.torch.checkpoint.FileSystemReader"),
     _Other(("saved_model.pb",), "a TensorFlow SavedModel", "tensorflow.saved_model.load()"),
 )
 
-# In order of preference. Each line has endings, and the name to use if several files have one of them.
+# In order of preference. Each line lists extensions, and the name to prefer if several files have one of them.
 _MODELS: tuple[tuple[tuple[str, ...], str], ...] = (
     ((".safetensors.index.json",), "model.safetensors.index.json"),
     ((".safetensors",), "model.safetensors"),
@@ -39,14 +39,14 @@ _shard = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)", re.DOTALL)
 
 
 def files_of_folder(folder: str) -> list[str]:
-    """Returns the paths of the files to load. Raises NotFound if there is no model or if shards are missing, and InvalidArgument if there are several
-    models.
+    """Returns the paths of the files to load. Raises NotFound if the folder contains no model or shards are missing, and InvalidArgument if it
+    contains several models.
     """
     return [os.path.join(folder, name) for name in _chosen(sorted(os.listdir(folder)), folder)]
 
 
 def files_of_url(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """Returns the URLs of the files to load for a URL that may be a folder; empty if the server has no model there."""
+    """Returns the URLs of the files to load for a URL that may be a folder; empty if there is no model there."""
     try:
         found = _native.find_model(url, storage_options)
     except (NotFound, PermissionDenied):
@@ -60,7 +60,7 @@ def _below(url: str, name: str) -> str:
 
 
 def _listed(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """Returns the names of the objects in a folder; none if the server does not list them."""
+    """Returns the names of the objects in a folder; empty if the server does not list them."""
     folder = _below(url, "")
     try:
         rows = _native.list_remote(folder, storage_options=storage_options, one_level=True)
@@ -72,7 +72,7 @@ def _listed(url: str, storage_options: Mapping[str, Any] | None) -> list[str]:
 def _chosen(names: Sequence[str], folder: str) -> list[str]:
     for other in _OTHERS:
         if any(mark in names for mark in other.marks):
-            raise InvalidArgument(f"{folder} is {other.name}: {other.reader} reads it", code="invalid_argument", filename=folder)
+            raise InvalidArgument(f"{folder} is {other.name}: read it with {other.reader}", code="invalid_argument", filename=folder)
     for endings, usual in _MODELS:
         fitting = [name for name in names if name.endswith(endings)]
         if usual in fitting:
@@ -84,9 +84,9 @@ def _chosen(names: Sequence[str], folder: str) -> list[str]:
             return fitting
         if fitting:
             listed = ", ".join(fitting[:20]) + (f" and {len(fitting) - 20} more" if len(fitting) > 20 else "")
-            raise InvalidArgument(f"{folder}: the folder has several models: pass the path of one of {listed}", code="invalid_argument", filename=folder)
+            raise InvalidArgument(f"{folder}: the folder has several models; pass the path of one: {listed}", code="invalid_argument", filename=folder)
     endings_wanted = ", ".join(ending for endings, _ in _MODELS for ending in endings if not ending.endswith(".json"))
-    raise NotFound(f"{folder}: the folder has no model, which is a file that ends in one of {endings_wanted}", code="not_found", filename=folder)
+    raise NotFound(f"{folder}: the folder contains no model file, with the extension {endings_wanted}", code="not_found", filename=folder)
 
 
 def _shard_sets(names: Sequence[str]) -> dict[tuple[str, str, str], list[str]]:
@@ -106,4 +106,4 @@ def _whole(common: tuple[str, str, str], shards: list[str], folder: str) -> list
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise NotFound(f"{folder}: shards of the model are missing: {missing[0]}{more}", code="not_found", filename=folder)
-    return wanted[:1] if ending == ".gguf" else wanted  # one GGUF file stands for all
+    return wanted[:1] if ending == ".gguf" else wanted  # opening one GGUF file opens the others

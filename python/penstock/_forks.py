@@ -1,4 +1,4 @@
-"""Locks that a forked child finds free."""
+"""Locks that are free in a forked child."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["forkable_lock"]
 def forkable_lock() -> threading.Lock:
     """Returns a lock that is free in a forked child, even if another thread of the parent held it, because that thread does not exist in the child.
 
-    The guarded state may be half changed then, so use it only if the next change repairs the state.
+    The guarded state may then be inconsistent, so use such a lock only if the next change repairs the state.
     """
     lock = threading.Lock()
     _locks.add(lock)

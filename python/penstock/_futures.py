@@ -22,7 +22,7 @@ __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "DoneAndNotDon
 
 T = TypeVar("T")
 
-# The constants of concurrent.futures.
+# The same constants as in concurrent.futures.
 FIRST_COMPLETED = "FIRST_COMPLETED"
 FIRST_EXCEPTION = "FIRST_EXCEPTION"
 ALL_COMPLETED = "ALL_COMPLETED"
@@ -36,24 +36,24 @@ class DoneAndNotDone(NamedTuple):
 
 
 class _Ended:
-    """Yields futures as they end, each once. Call close() when no more are wanted."""
+    """Yields each future once, when it is done. Call close() when you need no more."""
 
     def __init__(self, futures: Iterable[Future[Any]], timeout: float | None) -> None:
-        """`timeout`: seconds from now, for all of them. Raises ValueError if it is not a number."""
+        """`timeout`: in seconds from now, for all futures together. Raises ValueError if it is not a number."""
         if timeout is not None and timeout != timeout:
             raise ValueError("timeout is not a number")
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self.waiting = set(futures)
         self._process = os.getpid()
         self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
-        self._tell = self._ended.put  # one object: _forget_callback() compares by identity
+        self._tell = self._ended.put  # keep this one object, because _forget_callback() compares by identity
         for future in self.waiting:
             future.add_done_callback(self._tell)
 
     def next(self) -> Future[Any] | None:
-        """Returns the next future, which is then no longer in `waiting`; None after the timeout."""
+        """Removes the next future from `waiting` and returns it. Returns None after the timeout."""
         if os.getpid() != self._process:
-            return self.waiting.pop()  # in a generator that a forked child inherited, no callback arrives, so all futures count as ended
+            return self.waiting.pop()  # a generator inherited by a forked child receives no callbacks, so all futures count as done
         future = None
         while future not in self.waiting:  # otherwise its callback arrived after _found_done() returned it
             try:
@@ -73,7 +73,7 @@ class _Ended:
         return min(max(0.0, self._deadline - time.monotonic()), threading.TIMEOUT_MAX)
 
     def _found_done(self) -> Future[Any] | None:
-        """Returns a future that has ended but whose callback has not arrived."""
+        """Returns a future that is done but whose callback has not arrived."""
         future = next((each for each in self.waiting if each.done()), None)
         if future is not None:
             future._forget_callback(self._tell)
@@ -84,9 +84,9 @@ class _Ended:
 def wait(
     futures: Iterable[Future[Any]], timeout: float | None = None, return_when: str = ALL_COMPLETED
 ) -> DoneAndNotDone:
-    """Blocks until futures end: all, the first, or the first that fails. `timeout` is in seconds; None waits forever.
+    """Blocks until all futures are done, one is done, or one fails. `timeout` is in seconds; None waits forever.
 
-    Returns the set of futures that have ended, and the set of the others. Raises ValueError for an unknown `return_when`.
+    Returns the set of futures that are done, and the set of the others. Raises ValueError for an unknown `return_when`.
     """
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION):
         raise ValueError(f"return_when must be ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION, not {return_when!r}")
@@ -106,30 +106,30 @@ def wait(
 
 
 def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> Iterator[Future[T]]:
-    """Yields futures as they end, each once. Raises TimeoutError after `timeout` seconds."""
+    """Yields each future once, when it is done. Raises TimeoutError after `timeout` seconds."""
     ended = _Ended(futures, timeout)
     try:
         while ended.waiting:
             future = ended.next()
             if future is None:
-                raise TimeoutError(f"{len(ended.waiting)} requests have not ended yet")
+                raise TimeoutError(f"{len(ended.waiting)} requests have not finished yet")
             yield future
     finally:
         ended.close()
 
 
 class Shown:
-    """The attributes that wait() and as_completed() of concurrent.futures read from a future. Created by penstock._native."""
+    """The attributes of a future that wait() and as_completed() in concurrent.futures read. Created by penstock._native."""
 
     __slots__ = ("condition", "state", "waiters")
 
     def __init__(self) -> None:
         self.condition = threading.Condition(forkable_lock())
-        self.state = "RUNNING"  # changes, and notifies waiters, with the condition held, because waiters rely on that
+        self.state = "RUNNING"  # waiters rely on the condition being held during changes and notifications
         self.waiters: list[Any] = []
 
     def tell(self, future: Future[Any]) -> None:
-        """Notifies the waiters that the future has ended."""
+        """Notifies the waiters that the future is done."""
         cancelled = future.cancelled()
         failed = not cancelled and future.exception() is not None
         with self.condition:
@@ -175,7 +175,7 @@ def _wake(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None
     try:
         loop.call_soon_threadsafe(_finish, waiter)
     except RuntimeError:
-        pass  # the loop was closed, so nobody waits any more
+        pass  # the loop was closed, so no task is waiting
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def _interpreters() -> Any:
-    """Returns the module, which exists from Python 3.13 on, or None."""
+    """Returns the module, or None before Python 3.13."""
     try:
         return importlib.import_module("_interpreters")
     except ImportError:
@@ -16,4 +16,4 @@ def _interpreters() -> Any:
 
 _found = _interpreters()
 if _found is not None and _found.get_current()[0] != _found.get_main()[0]:
-    raise ImportError("penstock works in the main interpreter of a process only, and this is a sub-interpreter")
+    raise ImportError("penstock works only in the main interpreter of a process, not in a sub-interpreter")

@@ -1,6 +1,6 @@
-"""The kinds of files that `penstock.load()` recognises, and the function that loads each.
+"""The kinds of files that `penstock.load()` recognizes, and the function that loads each.
 
-The table `KINDS` has one line for each kind. The content of a file decides its kind, not its name.
+The table `KINDS` has one line for each kind. A file's content determines its kind, not its name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PICKLES = (b"\x80\4\x95", b"\x80\5\x95", *(b"\x80" + version + first for versio
 
 
 class Request(NamedTuple):
-    """The arguments of `penstock.load()`. `path` is one that other functions can open too."""
+    """The arguments of `penstock.load()`. Other functions can open `path` too."""
 
     path: str
     device: Any
@@ -59,7 +59,7 @@ class Content:
         """The archive, or None if the file is not a zip archive. Raises InvalidArgument if an archive of arrays or tensors is truncated."""
         if not self.beginning.startswith((b"PK\3\4", b"PK\5\6")):
             return None
-        from ._npz import open_archive  # imports zipfile, which other files do not need
+        from ._npz import open_archive  # imports zipfile, which other kinds of files do not need
 
         return open_archive(self.file, self.name)
 
@@ -69,7 +69,7 @@ class Content:
         return [] if self.archive is None else self.archive.namelist()
 
     def has_member(self, name: str) -> bool:
-        """Returns True if any folder of the archive has a member of this name."""
+        """Returns True if any folder in the archive contains a member with this name."""
         return any(member.rpartition("/")[2] == name for member in self.members)
 
 
@@ -77,11 +77,11 @@ class Kind(NamedTuple):
     """A kind of file.
 
     - `name`: with its article, such as "a GGUF file".
-    - `matches`: recognises the kind.
+    - `matches`: recognizes the kind.
     - `load`: None if `penstock.load()` cannot load the kind.
     - `reader`: the call that reads such files.
-    - `takes_names`: whether `penstock.load(names=)` works.
-    - `ending`: the usual endings of such files.
+    - `takes_names`: True if `penstock.load(names=)` works.
+    - `ending`: the usual extensions of such files.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Kind(NamedTuple):
 
 
 def find_kind(content: Content) -> Kind | None:
-    """Returns the first kind that matches, or None for a file of bytes."""
+    """Returns the first kind that matches, or None if the file is plain bytes."""
     return next((kind for kind in KINDS if kind.matches(content)), None)
 
 
@@ -105,7 +105,7 @@ def _begins_with(*magic: bytes) -> Callable[[Content], bool]:
 
 
 def _is_safetensors(content: Content) -> bool:
-    """Returns True if the file begins with the length of a header, and the header looks like JSON."""
+    """Returns True if the file starts with a header length and the header looks like JSON."""
     beginning = content.beginning
     end = 8 + int.from_bytes(beginning[:8], "little")
     return beginning[8:10] in (b'{"', b"{}") and end <= content.size and content.bytes_at(end - 1, 1) in (b"}", b" ")
@@ -127,7 +127,7 @@ def _is_npz(content: Content) -> bool:
         return False
     if any(member.endswith(".npy") for member in content.members):
         return True
-    return content.name.lower().endswith(".npz") and not _is_checkpoint(content)  # numpy.savez() without arrays makes an empty archive
+    return content.name.lower().endswith(".npz") and not _is_checkpoint(content)  # numpy.savez() without arrays creates an empty archive
 
 
 def _is_checkpoint(content: Content) -> bool:
@@ -178,15 +178,15 @@ def _load_gguf(content: Content, request: Request) -> Any:
 
 
 def _load_checkpoint(content: Content, request: Request) -> Any:
-    """Loads a checkpoint. The result has PyTorch objects, whatever libraries the program has imported."""
+    """Loads a checkpoint. The result contains PyTorch objects, whatever libraries the program has imported."""
     library, device = choose_library(request.device, request.framework or "pt")
     if library != "torch" or device.startswith("host:"):
-        problem = f'{content.name} is a checkpoint of torch.save, which holds PyTorch tensors: use framework="pt" (or None), and a GPU or "cpu"'
+        problem = f'{content.name} is a torch.save checkpoint, which contains PyTorch tensors: use framework="pt" (or None) and a GPU or "cpu"'
         raise InvalidArgument(problem, code="invalid_argument", filename=content.name)
     try:
         from .torch import load
     except ImportError as error:
-        raise ImportError(f"{content.name} is a checkpoint of torch.save: install PyTorch (pip install torch) to load it", name="torch") from error
+        raise ImportError(f"{content.name} is a torch.save checkpoint: install PyTorch (pip install torch) to load it", name="torch") from error
     import pickle
 
     try:
@@ -196,33 +196,33 @@ def _load_checkpoint(content: Content, request: Request) -> Any:
             raise
         said = _cause_of(str(problem))
         problem_of_file = (
-            f"{content.name} is a checkpoint of torch.save: it is damaged, or holds more than tensors and plain values ({said}); "
-            "penstock.torch.load(path, weights_only=False) loads a file that you trust"
+            f"{content.name} is a torch.save checkpoint that is damaged, or contains more than tensors and plain values ({said}); "
+            "if you trust the file, load it with penstock.torch.load(path, weights_only=False)"
         )
         raise InvalidArgument(problem_of_file, code="invalid_argument", filename=content.name) from problem
 
 
 def _cause_of(problem: str) -> str:
-    """Returns the reason in the text of an unpickling error, without PyTorch's advice around it."""
+    """Returns the reason in the text of an unpickling error, without PyTorch's advice."""
     reason = re.search(r"WeightsUnpickler error: (.*?)(?:\. Please|$)", problem, re.MULTILINE)
     return reason[1] if reason else problem.strip().partition("\n")[0]
 
 
 def _load_index(content: Content, request: Request) -> Any:
-    """Loads the tensors of all files that the index names. load_file() loads an index of safetensors files."""
+    """Loads the tensors of all files listed in the index. load_file() loads an index of safetensors files."""
     files, promised = _native.shards_of_index(content.bytes_at(0, content.size), request.path)
     if all(_native.shown_name(file).endswith(".safetensors") for file in files):
         from .safetensors import load_file
 
         return load_file(request.path, request.device, request.framework, names=request.names, storage_options=request.storage_options)
     if request.names is not None:
-        _refuse_names(content.name, "the index of a model in PyTorch checkpoints")
+        _refuse_names(content.name, "the index of a model stored as PyTorch checkpoints")
     found: dict[str, Any] = {}
     for file in files:
         found.update(_load_shard(file, request))
     missing = [name for name in promised if name not in found]
     if missing:
-        problem = f'{content.name}: no file has the tensor "{missing[0]}"' + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        problem = f'{content.name}: no file contains the tensor "{missing[0]}"' + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         raise InvalidArgument(problem, code="not_found", filename=content.name)
     return {name: found[name] for name in promised}
 
@@ -232,19 +232,19 @@ def _load_shard(file: str, request: Request) -> dict[str, Any]:
         content = Content(opened, opened.size(), _native.shown_name(file))
         kind = find_kind(content)
         if kind is None or kind.load is None:
-            raise InvalidArgument(f"{content.name}: it is not a checkpoint of torch.save", code="invalid_argument", filename=content.name)
+            raise InvalidArgument(f"{content.name}: not a torch.save checkpoint", code="invalid_argument", filename=content.name)
         loaded = kind.load(content, request._replace(path=file))
     if not isinstance(loaded, dict):
-        raise InvalidArgument(f"{content.name}: it holds no dict of tensors", code="invalid_argument", filename=content.name)
+        raise InvalidArgument(f"{content.name}: does not contain a dict of tensors", code="invalid_argument", filename=content.name)
     return loaded
 
 
 def _refuse_names(name: str, kind: str) -> None:
-    problem = f"{name} is {kind}: names= selects arrays of a .npz file, and tensors of safetensors and GGUF files"
+    problem = f"{name} is {kind}; names= works only with .npz, safetensors and GGUF files"
     raise InvalidArgument(problem, code="invalid_argument", filename=name)
 
 
-# --- the table. The first kind that matches counts.
+# --- the table. The first kind that matches applies.
 
 KINDS: tuple[Kind, ...] = (
     Kind("a safetensors file", _is_safetensors, _load_safetensors, "penstock.safetensors.load_file()", True, (".safetensors",)),
@@ -254,9 +254,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("an archive of NumPy arrays (.npz)", _is_npz, _load_npz, "numpy.load()", True, (".npz",)),
     Kind("a TorchScript archive", _is_torchscript, None, "torch.jit.load()"),
     Kind("an exported PyTorch program", _is_exported, None, "torch.export.load()"),
-    Kind("a checkpoint of torch.save", _is_checkpoint, _load_checkpoint, "penstock.torch.load()", False, (".pt", ".pth", ".ckpt")),
-    Kind("a Python pickle", _is_pickle, None, "pickle.load(), for files that you trust: a pickle can run any code,"),
+    Kind("a torch.save checkpoint", _is_checkpoint, _load_checkpoint, "penstock.torch.load()", False, (".pt", ".pth", ".ckpt")),
+    Kind("a Python pickle", _is_pickle, None, "pickle.load(), only if you trust the file, because a pickle can run any code"),
     Kind("an HDF5 file", _begins_with(b"\x89HDF\r\n\x1a\n"), None, "h5py.File()"),
-    Kind("a git-lfs pointer, not the file itself", _begins_with(b"version https://git-lfs.github.com/spec/"), None, "`git lfs pull`, which replaces it,"),
+    Kind("a git-lfs pointer, not the file itself", _begins_with(b"version https://git-lfs.github.com/spec/"), None, "`git lfs pull`, which replaces it"),
 )
 ENDINGS = tuple(ending for kind in KINDS for ending in kind.ending)

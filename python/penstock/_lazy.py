@@ -1,4 +1,4 @@
-"""Names and submodules of a package that are imported on first use, so that a program imports only what it needs."""
+"""Imports a package's names and submodules on first use, so that a program imports only what it needs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def lazily(module: str, package: str, names: Mapping[str, Sequence[str]], module
 
 
 def importable(modules: Mapping[str, str]) -> list[str]:
-    """Returns the submodules whose library is installed, for a package's __dir__. `modules` maps each submodule to the library that it needs; "" for
-    none.
+    """Returns the submodules whose library is installed, for a package's __dir__. `modules` maps each submodule to the library that it requires, or
+    to "".
     """
     from importlib.util import find_spec
 
@@ -41,5 +41,5 @@ def importable(modules: Mapping[str, str]) -> list[str]:
 def _is_installed(find_spec: Callable[[str], Any], library: str) -> bool:
     try:
         return find_spec(library) is not None
-    except ValueError:  # sys.modules holds None for it, or a module without a spec
+    except ValueError:  # sys.modules contains None for it, or a module without a spec
         return sys.modules.get(library) is not None

@@ -1,4 +1,4 @@
-"""Chooses the library and device of a call's result: one rule for every function that takes a device and a framework."""
+"""Chooses the library and device of a call's result, by the same rules for every function that takes a device and a framework."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ._errors import Error, InvalidArgument
 
 __all__ = ["Choice", "choose_library"]
 
-# Values of framework=, and their modules.
+# The values of framework=, and their modules.
 _MODULES = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy", "cupy": "cupy", "bytes": "penstock"}
 
 
 class Choice(NamedTuple):
-    """A choice. `library`: "torch", "numpy", "cupy" or "penstock", whose DeviceBuffers are bytes. `device`: "host", "host:0" or "cuda:N"."""
+    """A choice. `library`: "torch", "numpy", "cupy" or "penstock" (DeviceBuffers, which are plain bytes). `device`: "host", "host:0" or "cuda:N"."""
 
     library: str
     device: str
@@ -25,16 +25,16 @@ class Choice(NamedTuple):
 def choose_library(device: Place = None, framework: str | None = None, error: type[Error] = InvalidArgument) -> Choice:
     """Returns the library and the device of a result. Does not import PyTorch or NumPy.
 
-    The first line that applies decides:
+    The first rule that applies decides:
 
-    1. framework= names the library: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (DeviceBuffer).
+    1. framework= selects the library: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (DeviceBuffer).
     2. The device belongs to a library: a torch.device gives PyTorch, a CuPy device gives CuPy, "host:0" gives DeviceBuffers.
     3. The program has imported torch: PyTorch. On a GPU this needs a PyTorch that can use one.
     4. On the host: NumPy.
     5. On a GPU: CuPy if it is installed, else DeviceBuffers.
 
-    `device` None is the host; for CuPy it is the current GPU. Raises `error` for an unknown framework, and for a framework that cannot use the
-    device; NotFound for a device that does not exist.
+    If `device` is None, it is the host, or the current GPU for CuPy. Raises `error` for an unknown framework or one that cannot use the device, and
+    NotFound for a device that does not exist.
     """
     library = _named(device, framework, error)
     if device is None:
@@ -54,7 +54,7 @@ def _named(device: Place, framework: Any, error: type[Error]) -> str | None:
     if framework is not None:
         library = _MODULES.get(framework) if isinstance(framework, str) else None
         if library is None:
-            raise error(f"framework {framework} is invalid: it must be one of pt, np, cupy, bytes and None", code="invalid_argument")
+            raise error(f"framework {framework} is invalid: it must be pt, np, cupy, bytes or None", code="invalid_argument")
         return library
     if is_torch_device(device):
         return "torch"

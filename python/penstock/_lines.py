@@ -1,4 +1,4 @@
-"""Reads and writes lines of a penstock.File, from its position on, like Python's file objects."""
+"""Reads and writes lines at the current position of a penstock.File, like Python's file objects."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from . import _native
 
 __all__ = ["next_line", "readline", "readlines", "writelines"]
 
-_FIRST_BYTES = 512  # first read; doubled while the line is longer
+_FIRST_BYTES = 512  # size of the first read; doubled until the line ends
 _MOST_BYTES = 1 << 20
 
 
 def readline(file: _native.File, size: Any) -> bytes:
-    """Returns the bytes up to and including the next newline, at most `size` of them (negative or None: any number). Empty at end of file."""
+    """Returns the bytes up to and including the next newline, but at most `size` bytes (negative or None: no limit). Empty at end of file."""
     limit = _limit_of(size)
     begin = file.tell()
     line = bytearray()
@@ -35,7 +35,7 @@ def readline(file: _native.File, size: Any) -> bytes:
 
 
 def readlines(file: _native.File, hint: Any) -> list[bytes]:
-    """Returns all lines. With a positive hint, stops once the lines have more bytes than that."""
+    """Returns all lines. With a positive hint, stops once the lines contain more bytes than that."""
     most = _limit_of(hint)
     lines: list[bytes] = []
     total = 0
@@ -55,7 +55,7 @@ def next_line(file: _native.File) -> bytes:
 
 
 def writelines(file: _native.File, lines: Iterable[Any]) -> None:
-    """Writes lines one after the other, and adds no newlines."""
+    """Writes the lines in order. Does not add newlines."""
     for each in lines:
         file.write(each)
 

@@ -1,4 +1,4 @@
-"""load(): loads a file of any kind, or a part of its bytes, as tensors of any library on any device."""
+"""load(): loads a file of any kind, or part of its bytes, as tensors of any library on any device."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def load(
 
     Without `dtype`, `shape` and `offset`, the file's content determines what you get:
 
-    - safetensors files, and the index of a model in several files: a dict of tensors by name, as `penstock.safetensors.load_file()` returns it.
-    - GGUF files: a dict of tensors by name, as `penstock.gguf.open(path).load()` returns it.
+    - safetensors files, and the index of a model in several files: a dict of tensors by name, as returned by `penstock.safetensors.load_file()`.
+    - GGUF files: a dict of tensors by name, as returned by `penstock.gguf.open(path).load()`.
     - PyTorch checkpoints (.pt, .bin): the result of `penstock.torch.load(path, device, weights_only=True)`. This needs PyTorch.
-    - .npy files: the array with its own dtype and shape. An array in Fortran order is the transpose of one in C order (on "host:0": the bytes as they
-      are in the file). Strings, dates, records and non-native byte orders load only as NumPy arrays on the host.
+    - .npy files: the array with its own dtype and shape. An array in Fortran order is the transpose of one in C order (on "host:0": the bytes in file
+      order). Strings, dates, records and non-native byte orders load only as NumPy arrays on the host.
     - .npz files: a dict of arrays by name. The CPU decompresses members written by `numpy.savez_compressed` and verifies their checksums. Stored
       members are read directly, without verification. Members that are not arrays are skipped with a warning.
-    - a folder: the model in it, with or without an index.
+    - a folder: the model that it contains, with or without an index.
     - any other file: its bytes (dtype "u1").
 
     Arguments:
@@ -69,7 +69,7 @@ def load(
     - `offset`: where the array starts in the file, in bytes.
     - `exact`: True raises `ShortRead` if the file ends before the array does, or within an item. False returns fewer rows (first axis).
     - `names`: the tensors to read from a safetensors or GGUF file, or the arrays from a .npz file. None reads all.
-    - `storage_options`: how to reach a URL's server and where to cache its data, as for `penstock.open()`.
+    - `storage_options`: connection and cache options for a URL, as for `penstock.open()`.
 
     If `framework` is None, the first rule that applies determines the result's library:
 
@@ -78,7 +78,7 @@ def load(
     3. The device is the host: NumPy.
     4. The device is a GPU: CuPy if installed, else `DeviceBuffer`.
 
-    On a GPU, the call waits for the library's current stream, because the allocator may hand out memory that is still in use there. You may use the
+    On a GPU, the call waits for the library's current stream, because memory from the allocator may still be in use there. You may use the
     result on any stream.
 
     Raises:
@@ -99,7 +99,7 @@ def load(
     keys = _keys_of(names)
     by_kind = dtype is None and shape is None and offset == 0
     request = Request(_text_of(path), device, framework, keys, storage_options)
-    is_url_of_folder = by_kind and is_url(path) and _name_of(path).endswith("/")  # even if an empty object of that name marks the folder
+    is_url_of_folder = by_kind and is_url(path) and _name_of(path).endswith("/")  # even if there is an empty object of that name as a folder marker
     if is_url_of_folder and (files := _files_at(path, storage_options)):
         return _load_files(files, request)
     try:
@@ -108,7 +108,7 @@ def load(
         if by_kind and not is_url_of_folder and (files := _files_at(path, storage_options)):
             return _load_files(files, request)
         if not by_kind and _local_folder(path):
-            problem = f"{_name_of(path)} is a folder: load it without dtype, shape and offset, which are for files of plain data"
+            problem = f"{_name_of(path)} is a folder: load it without dtype, shape and offset, which apply only to plain data files"
             raise InvalidArgument(problem, code="invalid_argument", filename=_name_of(path)) from None
         raise
     with opened as file:
@@ -123,7 +123,7 @@ def load(
         elif size > 0 and shape is None and offset == 0 and maker.item_bytes > 1:
             _refuse_to_convert(file, size, path)
         if keys is not None:
-            problem = f"{_name_of(path)}: {_NAMES_ARE_FOR}, and this file is of another kind (do not combine names= with dtype, shape or offset)"
+            problem = f"{_name_of(path)}: {_NAMES_ARE_FOR}, and not together with dtype, shape or offset"
             raise InvalidArgument(problem, code="invalid_argument")
         if size == 0 and by_kind:
             _check_ending(_name_of(path))
@@ -146,13 +146,13 @@ def load(
                 done = file.read_into(memory, offset, nbytes) if nbytes else 0
             if done == nbytes:
                 return array
-            there = done  # the file was truncated meanwhile
+            there = done  # the file was truncated in the meantime
 
 
 def _load_kind(content: Content, kind: Kind, request: Request) -> Any:
     _refuse_without_loader(content.name, kind)
     if request.names is not None and not kind.takes_names:
-        problem = f"{content.name} is {kind.name}: {_NAMES_ARE_FOR}"
+        problem = f"{content.name} is {kind.name}; {_NAMES_ARE_FOR}"
         raise InvalidArgument(problem, code="invalid_argument", filename=content.name)
     assert kind.load is not None
     return kind.load(content, request)
@@ -160,7 +160,7 @@ def _load_kind(content: Content, kind: Kind, request: Request) -> Any:
 
 def _refuse_without_loader(name: str, kind: Kind) -> None:
     if kind.load is None:
-        problem = f'{name} is {kind.name}: {kind.reader} reads it; dtype="u1" (numpy.uint8) loads its bytes'
+        problem = f'{name} is {kind.name}: use {kind.reader}; or load its bytes with dtype="u1" (numpy.uint8)'
         raise InvalidArgument(problem, code="invalid_argument", filename=name)
 
 
@@ -176,17 +176,17 @@ def _refuse_to_convert(file: _native.File, size: int, path: Path) -> None:
     if kind is not None:
         _refuse_without_loader(name, kind)
         problem = (
-            f"{name} is {kind.name}, and dtype= converts no tensors: load it without dtype=, then convert each tensor; "
-            'dtype="u1" (numpy.uint8) loads its bytes, and with shape= or offset= it is read as raw data'
+            f"{name} is {kind.name}, and dtype= does not convert tensors: load it without dtype=, then convert each tensor. "
+            'To read it as raw data, use dtype="u1" (numpy.uint8), shape= or offset='
         )
         raise InvalidArgument(problem, code="invalid_argument", filename=name)
 
 
-_NAMES_ARE_FOR = "names= selects arrays of a .npz file, and tensors of safetensors and GGUF files"
+_NAMES_ARE_FOR = "names= works only with .npz, safetensors and GGUF files"
 
 
 def _files_at(path: Path, storage_options: Mapping[str, Any] | None) -> list[str]:
-    """Returns the model files of a folder, or of a URL that names a folder; empty if path is neither."""
+    """Returns the model files in a folder, or at a URL that refers to a folder; empty if path is neither."""
     if not isinstance(path, int) and is_url(path):
         return files_of_url(os.fsdecode(path), storage_options)
     folder = _local_folder(path)
@@ -194,7 +194,7 @@ def _files_at(path: Path, storage_options: Mapping[str, Any] | None) -> list[str
 
 
 def _local_folder(path: Path) -> str:
-    """Returns the folder that a path or a file:// URL names; empty if it names none."""
+    """Returns the folder that a path or a file:// URL refers to; empty if it is not a folder."""
     name = "" if isinstance(path, int) else _native.file_path(path)
     return name if os.path.isdir(name) else ""
 
@@ -215,7 +215,7 @@ def _load_files(files: Sequence[str], request: Request) -> Any:
     for file, tensors in zip(files, loaded):
         twice = next((name for name in tensors if name in found), None) if isinstance(tensors, dict) else ""
         if twice is not None:
-            problem = f'tensor "{twice}" is in two files of the model' if isinstance(tensors, dict) else "it holds no dict of tensors"
+            problem = f'tensor "{twice}" is in two files of the model' if isinstance(tensors, dict) else "does not contain a dict of tensors"
             raise InvalidArgument(f"{_native.shown_name(file)}: {problem}", code="invalid_argument", filename=_native.shown_name(file))
         found.update(tensors)
     return found
@@ -227,10 +227,10 @@ def _text_of(path: Path) -> str:
 
 
 def _check_ending(name: str) -> None:
-    """Raises InvalidArgument for a file of unknown kind whose name claims a known one."""
+    """Raises InvalidArgument for a file of unknown kind that has the extension of a known kind."""
     ending = next((each for each in ENDINGS if name.lower().endswith(each)), None)
     if ending is not None:
-        problem = f'{name}: it does not begin as {ending} files do: it is damaged, or of another kind; dtype="u1" (numpy.uint8) loads its bytes'
+        problem = f'{name}: does not start like a {ending} file, so it is damaged or of another kind; load its bytes with dtype="u1" (numpy.uint8)'
         raise InvalidArgument(problem, code="invalid_argument", filename=name)
 
 
@@ -263,9 +263,9 @@ def _shape_of(shape: int | Sequence[int] | None) -> tuple[int, ...]:
             raise TypeError(f"the lengths in shape must be int, not {type(each).__name__}")
     found = tuple(operator.index(each) for each in lengths)
     if any(each < -1 for each in found) or found.count(-1) > 1:
-        raise InvalidArgument(f"shape is {found}: lengths must be 0 or more, and one may be -1", code="invalid_argument")
+        raise InvalidArgument(f"shape is {found}: each length must be 0 or more, and one of them may be -1", code="invalid_argument")
     if -1 in found and 0 in found:
-        raise InvalidArgument(f"shape is {found}: -1 is ambiguous beside a 0", code="invalid_argument")
+        raise InvalidArgument(f"shape is {found}: -1 is ambiguous if another length is 0", code="invalid_argument")
     return found
 
 
@@ -274,7 +274,7 @@ def _bytes_wanted(shape: tuple[int, ...], item_bytes: int) -> int | None:
 
 
 def _fitted(wanted: tuple[int, ...], there: int, item_bytes: int, exact: bool, path: Path, offset: int) -> tuple[int, ...]:
-    """Returns the shape that the bytes in the file allow. Raises ShortRead if they do not match the requested shape."""
+    """Returns the shape of the array that the file's bytes can fill. Raises ShortRead if they do not match the requested shape."""
     if -1 in wanted:
         row_bytes = item_bytes * math.prod(each for each in wanted if each != -1)
         rows, rest = divmod(there, row_bytes)

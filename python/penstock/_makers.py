@@ -1,4 +1,4 @@
-"""Makes new arrays of a dtype on a device with NumPy, CuPy or PyTorch, for penstock.load()."""
+"""Creates arrays of a given dtype on a device with NumPy, CuPy or PyTorch, for penstock.load()."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Maker", "maker_of"]
 
 
 class Maker(NamedTuple):
-    """Makes arrays of a dtype on a device."""
+    """Creates arrays of one dtype on one device."""
 
     item_bytes: int
     make: Callable[[tuple[int, ...]], tuple[Any, Any]]  # takes the shape; returns the array, and its memory as a buffer
 
 
 def maker_of(dtype: Any, device: Any, framework: str | None = None) -> Maker:
-    """Returns the maker for a dtype. The library is that of choose_library(), or PyTorch for a PyTorch dtype. On the host, a dtype that only NumPy
-    supports (text, dates, records, another byte order) gives NumPy arrays, unless `framework` or `device` asks for PyTorch.
+    """Returns the maker for a dtype. The library is the one that choose_library() selects, or PyTorch for a PyTorch dtype. On the host, a dtype that
+    only NumPy supports (strings, dates, records, non-native byte order) gives NumPy arrays, unless `framework` or `device` selects PyTorch.
     """
     library, name = choose_library(device, framework)
     torch = sys.modules.get("torch")
@@ -54,7 +54,7 @@ def _numpy_empty(shape: tuple[int, ...], item_type: Any) -> Any:
 
 
 def _torch_dtype_of(dtype: Any) -> Any:
-    """Returns PyTorch's type, or None if it has none."""
+    """Returns PyTorch's dtype, or None if PyTorch lacks it."""
     import torch
 
     if isinstance(dtype, torch.dtype):

@@ -1,4 +1,4 @@
-"""Reads NumPy's .npy files: parses the header, and reads the bytes straight into an array of any library on any device."""
+"""Reads NumPy's .npy files: parses the header, and reads the bytes directly into an array of any library on any device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["MAGIC", "ObjectArray", "NpyHeader", "empty_like_header", "load_npy",
 MAGIC = b"\x93NUMPY"
 
 _BEGINNING_BYTES = len(MAGIC) + 2
-# By version: the size of the header's length field, and the header's encoding.
+# For each version: the size of the header's length field, and the header's encoding.
 _VERSIONS = {(1, 0): ("<H", "latin1"), (2, 0): ("<I", "latin1"), (3, 0): ("<I", "utf-8")}
 _MOST_HEADER_BYTES = 10_000  # NumPy's own limit, because Python's parser can crash the process on longer text
 _MOST_DIMENSIONS = 64
@@ -37,7 +37,7 @@ class NpyHeader(NamedTuple):
     dtype: numpy.dtype[Any]
     shape: tuple[int, ...]
     is_fortran: bool  # the first dimension is contiguous
-    offset: int  # of the items, from the beginning of the header
+    offset: int  # where the items start, counted from the start of the header
 
     @property
     def nbytes(self) -> int:
@@ -45,15 +45,16 @@ class NpyHeader(NamedTuple):
 
 
 def load_npy(file: _native.File, name: str, device: Any, framework: str | None = None) -> Any:
-    """Returns the array of a file, which may have more bytes after it. Blocks. `name`: the file's, for errors.
+    """Returns the array in a file. Other bytes may follow it. Blocks. `name`: the file's name, for errors.
 
-    Raises InvalidArgument for a file of another kind, for Python objects, and for a dtype that the library does not support; ShortRead.
+    Raises InvalidArgument for a file of another kind, for Python objects, and for a dtype that the library does not support; ShortRead for a
+    truncated file.
     """
     size = file.size()
     header = read_header(reader_of(file, 0, size), name)
     there = max(0, size - header.offset)
     if there < header.nbytes:
-        problem = f"{name}: the array takes {header.nbytes} bytes at {header.offset}, but the file has only {there} of them: the rest is missing"
+        problem = f"{name}: the file is truncated: it has only {there} of the array's {header.nbytes} bytes, which start at offset {header.offset}"
         raise ShortRead(problem, code="short_read", filename=name, offset=header.offset, bytes_done=there)
     array, memory = empty_like_header(header, device, framework, name)
     if header.nbytes:
@@ -62,16 +63,16 @@ def load_npy(file: _native.File, name: str, device: Any, framework: str | None =
 
 
 def read_header(read: Callable[[int], bytes], name: str) -> NpyHeader:
-    """Parses a header. read(n) returns the next n bytes, or fewer at the end. `name`: for errors. Raises InvalidArgument if it is not a valid header.
+    """Parses a header. read(n) returns the next n bytes, or fewer at the end. `name`: for errors. Raises InvalidArgument for an invalid header.
     """
     text, offset = _read_text(read, name)
     fields = _fields_of(text, name)
     shape, is_fortran = _shape_of(fields["shape"], name), fields["fortran_order"]
     if not isinstance(is_fortran, bool):
-        raise _wrong(name, "its fortran_order is neither True nor False")
+        raise _wrong(name, "fortran_order in its header must be True or False")
     dtype = _dtype_of(fields["descr"], name)
     if math.prod(each for each in shape if each) * dtype.itemsize > _MOST_BYTES:
-        raise _wrong(name, f"its shape {shape} is larger than any memory")
+        raise _wrong(name, f"its shape {shape} is too large for any memory")
     return NpyHeader(dtype, shape, is_fortran, offset)
 
 
@@ -87,13 +88,13 @@ def empty_like_header(header: NpyHeader, device: Any, framework: str | None, nam
 
 
 def piece_of(name: str, offset: int, nbytes: int, memory: Any) -> Piece:
-    """Returns the piece that reads a file range into memory of empty_like_header()."""
+    """Returns the piece that reads a file range into memory from empty_like_header()."""
     address, _ = _native.resolve(memory, True)
     return Piece(name, offset, nbytes, address, memory)
 
 
 def reader_of(file: _native.File, begin: int, end: int) -> Callable[[int], bytes]:
-    """Returns the `read` argument of read_header() for these bytes of a file."""
+    """Returns the `read` argument of read_header() for a byte range of a file."""
     at = begin
 
     def read(count: int) -> bytes:
@@ -110,25 +111,25 @@ def _read_text(read: Callable[[int], bytes], name: str) -> tuple[str, int]:
     """Returns the header's text, and the offset after it."""
     beginning = read(_BEGINNING_BYTES)
     if len(beginning) < _BEGINNING_BYTES or not beginning.startswith(MAGIC):
-        raise _wrong(name, "it does not begin as .npy files do")
+        raise _wrong(name, "it does not start with the .npy magic string")
     version = (beginning[-2], beginning[-1])
     if version not in _VERSIONS:
-        raise _wrong(name, f"its version of the .npy format is {version[0]}.{version[1]}: 1.0, 2.0 and 3.0 are read")
+        raise _wrong(name, f"version {version[0]}.{version[1]} of the .npy format is not supported; supported versions are 1.0, 2.0 and 3.0")
     form, encoding = _VERSIONS[version]
     (length,) = struct.unpack(form, _read_all(read, struct.calcsize(form), name))
     if length > _MOST_HEADER_BYTES:
-        raise _wrong(name, f"its header has {length} bytes, which is more than {_MOST_HEADER_BYTES}")
+        raise _wrong(name, f"its header is {length} bytes long, but the limit is {_MOST_HEADER_BYTES}")
     text = _read_all(read, length, name)
     try:
         return text.decode(encoding), _BEGINNING_BYTES + struct.calcsize(form) + length
     except UnicodeDecodeError as problem:
-        raise _wrong(name, f"its header is not text: {problem}") from None
+        raise _wrong(name, f"its header cannot be decoded: {problem}") from None
 
 
 def _read_all(read: Callable[[int], bytes], count: int, name: str) -> bytes:
     found = read(count)
     if len(found) < count:
-        raise _wrong(name, "it ends inside its header")
+        raise _wrong(name, "it is truncated within its header")
     return found
 
 
@@ -144,15 +145,15 @@ def _fields_of(text: str, name: str) -> dict[str, Any]:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as problem:
         raise _wrong(name, f"its header is not a Python dict: {str(problem)[:100]}") from None
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
-        raise _wrong(name, "its header must have exactly the fields descr, fortran_order and shape")
+        raise _wrong(name, "its header must contain exactly the fields descr, fortran_order and shape")
     return fields
 
 
 def _shape_of(told: Any, name: str) -> tuple[int, ...]:
     if not isinstance(told, tuple) or not all(type(each) is int and 0 <= each <= _MOST_BYTES for each in told):
-        raise _wrong(name, "its shape is not a tuple of lengths")
+        raise _wrong(name, "the shape in its header is not a tuple of lengths")
     if len(told) > _MOST_DIMENSIONS:
-        raise _wrong(name, f"its shape has {len(told)} dimensions, which is more than {_MOST_DIMENSIONS}")
+        raise _wrong(name, f"its shape has {len(told)} dimensions, but the limit is {_MOST_DIMENSIONS}")
     return told
 
 
@@ -162,14 +163,14 @@ def _dtype_of(descr: Any, name: str) -> numpy.dtype[Any]:
     try:
         found: numpy.dtype[Any] = numpy.lib.format.descr_to_dtype(descr)
     except (ValueError, SyntaxError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RecursionError) as problem:
-        raise _wrong(name, f"its descr is not a dtype: {str(problem)[:100]}") from None
-    if found.subdtype is not None:  # NumPy turns a subarray type into more dimensions
-        raise _wrong(name, f"its descr has arrays as elements: {found}")
+        raise _wrong(name, f"descr in its header is not a dtype: {str(problem)[:100]}") from None
+    if found.subdtype is not None:  # NumPy expands a subarray type into extra dimensions
+        raise _wrong(name, f"descr in its header describes elements that are arrays: {found}")
     if found.hasobject:
         raise _wrong(
             name,
-            "it holds Python objects as a pickle, which Penstock does not read, since a pickle can run any code; numpy.load(allow_pickle=True) "
-            "does, for files that you trust",
+            "it contains pickled Python objects, which Penstock does not read because a pickle can run any code; if you trust the file, "
+            "load it with numpy.load(allow_pickle=True)",
             ObjectArray,
         )
     return found

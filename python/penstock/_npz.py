@@ -1,4 +1,4 @@
-"""Reads NumPy's .npz archives: stored members straight from their place in the file, and compressed members by inflating them."""
+"""Reads NumPy's .npz archives: stored members directly from their place in the file, and compressed members by inflating them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["load_npz", "open_archive"]
 _log = logging.getLogger("penstock")
 
 _local = struct.Struct("<4s5H3L2H")  # signature, version, flags, method, time, date, CRC, two sizes, lengths of name and extra
-_MOST_INFLATION = 1100  # deflate makes at most 1032 bytes from one; the rest allows for empty streams
+_MOST_INFLATION = 1100  # deflate expands a byte to at most 1032 bytes; the rest is a margin for empty streams
 _INFLATED_BYTES = 1 << 20  # per step
 
 
 def open_archive(file: _native.File, name: str) -> zipfile.ZipFile | None:
-    """Opens the zip archive in a file, or returns None if its directory cannot be read. `name`: the file's, for errors.
+    """Opens the zip archive in a file, or returns None if its directory cannot be read. `name`: the file's name, for errors.
 
-    Raises InvalidArgument if the archive is truncated, and its name or first member says that it held arrays or a checkpoint.
+    Raises InvalidArgument if the archive is truncated and its name or first member shows that it contained arrays or a checkpoint.
     """
     try:
         return _opened(file, name)
@@ -40,11 +40,11 @@ def open_archive(file: _native.File, name: str) -> zipfile.ZipFile | None:
 def load_npz(
     file: _native.File, archive: zipfile.ZipFile, name: str, device: Any, names: Iterable[str] | None, framework: str | None = None
 ) -> dict[str, Any]:
-    """Returns the arrays by name, without ".npy", in the order of the archive. Blocks. `name`: the file's, for errors.
+    """Returns the arrays by name, without ".npy", in the order of the archive. Blocks. `name`: the file's name, for errors.
 
-    `names` are the arrays to read, with or without ".npy". None reads all, and leaves out members that are not arrays with a warning that names them.
-    All stored members are read as one batch. Raises InvalidArgument for a damaged archive, for names that do not exist, and for compression other
-    than that of numpy.savez_compressed; ShortRead; penstock.Error.
+    `names` are the arrays to read, with or without ".npy". None reads all arrays, and skips other members with a warning that lists them.
+    All stored members are read as one batch. Raises InvalidArgument for a damaged archive, for names that do not exist, and for compression methods
+    that numpy.savez_compressed does not use; ShortRead; penstock.Error.
     """
     members = [each for each in archive.infolist() if not each.filename.endswith("/")]  # is_dir() fails on an empty name
     return _load_members(file, archive, _checked_members(members, names, file.size(), name), name, device, framework, names is None)
@@ -52,13 +52,13 @@ def load_npz(
 
 def _opened(file: _native.File, name: str) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(cast(IO[bytes], file))  # the file has the methods that this needs
+        return zipfile.ZipFile(cast(IO[bytes], file))  # the file has the methods that ZipFile needs
     except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, IndexError) as problem:
-        raise _wrong(name, f"it begins like a zip archive but has no zip directory at its end ({problem}): it is not whole") from None
+        raise _wrong(name, f"the archive is truncated: it starts like a zip archive but has no zip directory at its end ({problem})") from None
 
 
 def _first_member(file: _native.File) -> str:
-    """Returns the first member's name from the beginning of the file."""
+    """Reads the first member's name from the start of the file."""
     beginning = bytearray(_local.size + 256)
     done = file.read_into(beginning, 0)
     if done < _local.size:
@@ -91,7 +91,7 @@ def _load_members(
     if others and not found:
         raise others[0]
     for other in others:
-        warnings.warn(f"left out: {other}", UserWarning, stacklevel=6)
+        warnings.warn(f"skipped: {other}", UserWarning, stacklevel=6)
     if compressed:
         _log.info("%s: the CPU inflates %d compressed members: %s", name, len(compressed), ", ".join(compressed[:20]))
     move_pieces(file, pieces, label=name)
@@ -111,13 +111,13 @@ def _checked_members(members: list[zipfile.ZipInfo], names: Iterable[str] | None
     seen: set[str] = set()
     for each in members:
         if _key_of(each) in seen:
-            raise _wrong(name, f"{each.filename} comes twice")
+            raise _wrong(name, f"the archive contains {each.filename} twice")
         seen.add(_key_of(each))
     missing = [] if wanted is None else [each for key, each in wanted.items() if key not in seen]
     if missing:
         raise _wrong(name, f"it has no array called {', '.join(map(repr, missing[:20]))}; it has {', '.join(map(repr, list(seen)[:20])) or 'none'}", "not_found")
     if sum(each.compress_size for each in members) > size:
-        raise _wrong(name, f"its members have more bytes than the file, {size}: they overlap")
+        raise _wrong(name, f"its members overlap: together they are larger than the file, which has {size} bytes")
     found = [each for each in members if wanted is None or _key_of(each) in wanted]
     for each in found:
         _check_member(each, size, f"{name}: {each.filename}")
@@ -126,16 +126,16 @@ def _checked_members(members: list[zipfile.ZipInfo], names: Iterable[str] | None
 
 def _check_member(member: zipfile.ZipInfo, size: int, label: str) -> None:
     if not 0 <= member.header_offset < size:
-        raise _wrong(label, f"it begins at {member.header_offset} of a file of {size} bytes")
+        raise _wrong(label, f"it starts at offset {member.header_offset}, but the file has only {size} bytes")
     if member.flag_bits & 1:
         raise _wrong(label, "it is encrypted")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise _wrong(label, f"it is compressed by method {member.compress_type} of zip archives: stored (0) and deflated (8) members are read")
+        raise _wrong(label, f"zip compression method {member.compress_type} is not supported; supported are stored (0) and deflated (8)")
     is_stored = member.compress_type == zipfile.ZIP_STORED
     if is_stored and member.compress_size != member.file_size:
-        raise _wrong(label, f"it is stored, but has {member.compress_size} bytes in the file, not {member.file_size}")
+        raise _wrong(label, f"it is stored uncompressed, but its size in the file is {member.compress_size} bytes, not {member.file_size}")
     if not is_stored and member.file_size > (member.compress_size + 1) * _MOST_INFLATION:
-        raise _wrong(label, f"{member.compress_size} compressed bytes cannot be {member.file_size}")
+        raise _wrong(label, f"{member.compress_size} compressed bytes cannot expand to {member.file_size} bytes")
 
 
 # --- stored members
@@ -153,10 +153,10 @@ def _place_stored(file: _native.File, member: zipfile.ZipInfo, label: str, devic
 
 
 def _begin_of(file: _native.File, member: zipfile.ZipInfo, label: str) -> int:
-    """Returns where a member's bytes begin: after its local header, which alone contains its own length."""
+    """Returns where a member's bytes start: after its local header, whose length is stored only in that header."""
     header = bytearray(_local.size)
     if file.read_into(header, member.header_offset) < len(header) or not header.startswith(b"PK\x03\x04"):
-        raise _wrong(label, "it does not begin where the archive's list says")
+        raise _wrong(label, "it is not at the offset in the zip directory")
     *_, name_bytes, extra_bytes = _local.unpack(header)
     return int(member.header_offset + _local.size + name_bytes + extra_bytes)
 
@@ -173,7 +173,7 @@ def _inflated(archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str, dev
             _copy_stream(stream, memory, header.nbytes, label)
             return array
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError) as problem:
-        raise _wrong(label, f"its compressed bytes are damaged: {problem}") from None
+        raise _wrong(label, f"its compressed data is corrupt: {problem}") from None
 
 
 def _copy_stream(stream: IO[bytes], memory: Any, nbytes: int, label: str) -> None:
@@ -182,7 +182,7 @@ def _copy_stream(stream: IO[bytes], memory: Any, nbytes: int, label: str) -> Non
     while done < nbytes:
         piece = stream.read(min(_INFLATED_BYTES, nbytes - done))
         if not piece:
-            raise _wrong(label, f"it ends after {done} of {nbytes} bytes")
+            raise _wrong(label, f"it is truncated after {done} of {nbytes} bytes")
         source, _ = _native.resolve(piece)
         _native.copy(_native.Pointer(address + done, len(piece), memory), _native.Pointer(source, len(piece), piece, True))
         done += len(piece)
@@ -191,7 +191,7 @@ def _copy_stream(stream: IO[bytes], memory: Any, nbytes: int, label: str) -> Non
 
 def _check_length(wanted: int, member: zipfile.ZipInfo, label: str) -> None:
     if wanted != member.file_size:
-        raise _wrong(label, f"its header and its array take {wanted} bytes, and it has {member.file_size}")
+        raise _wrong(label, f"its header and array require {wanted} bytes, but it contains {member.file_size}")
 
 
 def _wrong(name: str, problem: str, code: str = "invalid_argument") -> InvalidArgument:

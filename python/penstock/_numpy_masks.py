@@ -1,4 +1,4 @@
-"""Checks whether a numpy.ma array hides values, which files and messages cannot represent."""
+"""Checks whether a numpy.ma array has masked values, which files and messages cannot represent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["mask_problem_of"]
 
 
 def mask_problem_of(array: Any) -> str | None:
-    """Returns why an array cannot be saved or filled, as the end of a sentence that begins with its name. None if no value is masked."""
+    """Returns why an array cannot be saved or filled, as a predicate that follows the array's name. None if no value is masked."""
     masked = sys.modules.get("numpy.ma")
     if masked is None or not isinstance(array, masked.MaskedArray) or not masked.is_masked(array):
         return None
-    return "has masked values, and files have no masks: pass filled(), or its data"
+    return "has masked values, which files cannot represent: pass its filled() or its data"

@@ -1,4 +1,4 @@
-"""Pickles open files: the path, mode and options travel, and the receiver opens the file again. Secrets are never pickled."""
+"""Pickles open files: the pickle contains the path, mode and options, and the receiver opens the file again. Secrets are never pickled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import _native
 
 __all__ = ["path_to_pickle", "reduce_file", "refuse", "storage_options_to_pickle"]
 
-# Storage options without secrets, in lower case and without "aws_": those of penstock.open(), and their accepted aliases.
+# Storage options that are not secret, in lower case and without "aws_": the names that penstock.open() uses, and the aliases that it accepts.
 _without_secrets = frozenset(
     """
     kind size tags attempts retried_statuses timeout retry_pause cache_dir cache_bytes region endpoint profile addressing_style content_type
@@ -34,11 +34,11 @@ def reduce_file(file: _native.File) -> tuple[Callable[..., _native.File], tuple[
     if file.closed:
         refuse(description, "it is closed")
     if isinstance(file.name, int):
-        refuse(description, "it was opened from a descriptor, which another process cannot open; open the file by its path")
+        refuse(description, "it was opened from a descriptor, which another process cannot reopen; open the file by its path")
     if file.mode[0] == "w":
-        refuse(description, f'its mode is "{file.mode}", and opening it again would empty the file; open it with "r+", or "r" to read')
+        refuse(description, f'its mode is "{file.mode}", and reopening it would truncate the file; open it with "r+", or "r" to read')
     if file.mode[0] == "x":
-        refuse(description, f'its mode is "{file.mode}", and the file exists now; open it with "r+", or "r" to read')
+        refuse(description, f'its mode is "{file.mode}", but the file already exists; open it with "r+", or "r" to read')
     path, options = penstock._openings.get(file, (file.name, {}))
     given = dict(options)
     if given.get("storage_options") is not None:
@@ -58,11 +58,11 @@ def refuse(description: str, reason: str) -> NoReturn:
 
 
 def path_to_pickle(description: str, path: Any) -> Any:
-    """Returns a path that names the same file from any working directory. Raises TypeError if a URL contains a secret."""
+    """Returns a path that refers to the same file from any working directory. Raises TypeError if a URL contains a secret."""
     text = os.fsdecode(path)
     if _native.is_url(path):
         if _native.shown_name(text) != text and ("?" in text or "@" in text):
-            refuse(description, "its URL holds a query or a password, which may give access to others; open it in each process")
+            refuse(description, "its URL contains a query or a password, which may be secret; open it in each process")
         return path
     if os.path.isabs(text):
         return path
@@ -74,7 +74,7 @@ def storage_options_to_pickle(description: str, options: Mapping[str, Any]) -> d
     """Returns a copy of the options. Raises TypeError if one of them may be a secret."""
     secrets = [name for name, value in options.items() if _may_hold_secret(name, value)]
     if secrets:
-        reason = f"its storage_options may hold secrets ({', '.join(secrets)}); take credentials from the environment or a profile, or open it in each process"
+        reason = f"its storage_options may be secret ({', '.join(secrets)}); keep credentials in the environment or a profile, or open it in each process"
         refuse(description, reason)
     return dict(options)
 

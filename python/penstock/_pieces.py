@@ -1,4 +1,4 @@
-"""Moves many ranges of one file at once from or to memory of several devices, with progress, cancellation, and errors that name the range."""
+"""Transfers many ranges of one file at once to or from the memory of several devices, with progress, cancellation, and errors that name the range."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ._futures import as_completed, wait
 
 __all__ = ["Control", "Piece", "Progress", "move_pieces", "remade"]
 
-Progress = Callable[[int, int], object]  # called with the bytes done, and the bytes in total
+Progress = Callable[[int, int], object]  # called with the bytes done and the total bytes
 
-# Bytes that are moved between two calls of progress, at least.
+# The minimum number of bytes between two calls of progress.
 _STEP_BYTES = 64 << 20
 
 
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class Control:
-    """Lets another thread stop running requests. Thread-safe."""
+    """Lets another thread stop the running requests. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,10 +52,10 @@ class Control:
     def check(self) -> None:
         """Raises Cancelled after stop()."""
         if self._stopped:
-            raise Cancelled("it was cancelled", code="cancelled")
+            raise Cancelled("the operation was cancelled", code="cancelled")
 
     def commit(self) -> None:
-        """Makes later calls of stop() fail. Raises Cancelled if stop() was called before."""
+        """Makes later calls of stop() fail. Raises Cancelled if stop() has already been called."""
         with self._lock:
             self.check()
             self._committed = True
@@ -82,13 +82,13 @@ def move_pieces(
     control: Control | None = None,
     meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Reads or writes all pieces in file order. Blocks. The pieces of a device form one batch, or several if there is a progress callback.
+    """Reads or writes all pieces in file order. Blocks. Each device's pieces form one batch, or several if there is a progress callback.
 
     - `label`: the file's name for errors.
-    - `meanwhile`: called once all pieces are in progress.
+    - `meanwhile`: called once all pieces are in flight.
     - `progress`: called on this thread.
 
-    An interruption, including an exception from `progress` or `meanwhile`, cancels the requests, and they have ended when this raises. Raises
+    An interruption, including an exception from `progress` or `meanwhile`, cancels the requests and waits for them before it propagates. Raises
     penstock.Error, which names the piece; ShortRead if the file ends too early; Cancelled if `control` was stopped.
     """
     control = control or Control()

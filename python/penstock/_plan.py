@@ -10,7 +10,7 @@ __all__ = ["Plan", "PlanPart"]
 
 
 class PlanPart(NamedTuple):
-    """A part of a file that takes one path. Offset and length are in bytes."""
+    """A part of a file that is transferred by a single path. Offset and length are in bytes."""
 
     offset: int
     length: int
@@ -22,7 +22,7 @@ class PlanPart(NamedTuple):
 class Plan:
     """The plan of a read or write: its parts in file order, and remarks on why no faster path is used.
 
-    `cached_bytes`: the bytes of the range that are in the page cache; None if the kernel does not report it.
+    `cached_bytes`: the number of bytes of the range that are in the page cache; None if the kernel does not report it.
     """
 
     parts: list[PlanPart]
@@ -44,7 +44,7 @@ def make_plan(parts: Iterable[tuple[int, int, str, str]], remarks: list[str], ca
 
 
 def _alike(parts: list[PlanPart]) -> list[list[PlanPart]]:
-    """Groups parts with the same path and reason, in the order of their first parts. A partly cached file may have hundreds of parts."""
+    """Groups parts with the same path and reason, ordered by their first parts. A partly cached file may have hundreds of parts."""
     groups: dict[tuple[str, str], list[PlanPart]] = {}
     for part in parts:
         groups.setdefault((part.path, part.reason), []).append(part)
@@ -53,7 +53,7 @@ def _alike(parts: list[PlanPart]) -> list[list[PlanPart]]:
 
 def _line(group: list[PlanPart]) -> str:
     first, total = group[0], sum(part.length for part in group)
-    where = f"at {first.offset}" if len(group) == 1 else f"in {len(group)} parts from {first.offset} on"
+    where = f"at {first.offset}" if len(group) == 1 else f"in {len(group)} parts, starting at {first.offset}"
     return f"  {size_words(total):>10} {where}: {first.path}, {first.reason}"
 
 

@@ -1,4 +1,4 @@
-"""save(): writes tensors and arrays to a file in the format that its extension selects."""
+"""save(): writes tensors and arrays to a file in the format selected by its extension."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ def save(
     The extension of `path` selects the format:
 
     - .safetensors: a dict of tensors by name, as for `penstock.safetensors.save_file()`.
-    - .pt, .pth, .ckpt: any object that `torch.save` accepts, as for `penstock.torch.save()`. This needs PyTorch.
+    - .pt, .pth, .ckpt: any object that `torch.save` accepts, as for `penstock.torch.save()`. Requires PyTorch.
     - .npy: one array or tensor. .npz: a dict of them. Both copy the bytes to the host first, and never write pickles.
 
     Arguments:
 
     - `path`: the name of the file, or the URL of an S3 object.
     - `obj`: a PyTorch tensor, a NumPy or CuPy array, a `DeviceBuffer`, or a dict of them by name; for a checkpoint, any object.
-    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
+    - `storage_options`: connection options for a URL, as for `penstock.open()`.
 
     To write only an array's bytes, to a file with any name, use `penstock.tofile(array, path)`.
 
     Raises:
 
-    - `InvalidArgument`: a different extension, or an array whose type the format cannot hold.
+    - `InvalidArgument`: a different extension, or an array whose type the format does not support.
     - `TypeError`: an object of the wrong kind for the format.
-    - `ImportError`: a checkpoint needs PyTorch, which is not installed.
-    - `penstock.Error`: writing failed; an existing file of that name is unchanged.
+    - `ImportError`: PyTorch, which checkpoints require, is not installed.
+    - `penstock.Error`: writing failed; an existing file with that name is unchanged.
     """
     text = os.fsdecode(path)
     shown = _native.shown_name(text)
     writer = next((write for ending, write in _WRITERS.items() if shown.lower().endswith(ending)), None)
     if writer is None:
-        problem = f"{shown}: the ending of the name decides what is written; it must be one of {', '.join(_WRITERS)}; penstock.tofile() writes bytes"
+        problem = f"{shown}: the extension selects the format and must be one of {', '.join(_WRITERS)}; to write plain bytes, use penstock.tofile()"
         raise InvalidArgument(problem, code="invalid_argument", filename=shown)
     writer(text, shown, obj, storage_options)
 
@@ -70,7 +70,7 @@ def _save_checkpoint(path: str, shown: str, obj: Any, options: _Options) -> None
 
 def _save_npy(path: str, shown: str, obj: Any, options: _Options) -> None:
     if isinstance(obj, Mapping):
-        raise TypeError(f"{shown}: a .npy file holds one array, not {type(obj).__name__}: a .npz file holds a dict of arrays")
+        raise TypeError(f"{shown}: a .npy file contains one array, not {type(obj).__name__}; save a dict of arrays to a .npz file")
     content = io.BytesIO()
     _write_array(content, "the array", obj, shown)
     _write(path, content, options)
@@ -97,7 +97,7 @@ _WRITERS: dict[str, Callable[[str, str, Any, _Options], None]] = {
 
 def _dict_of(obj: Any, shown: str, ending: str) -> Mapping[str, Any]:
     if not isinstance(obj, Mapping):
-        raise TypeError(f"{shown}: a {ending} file holds a dict of arrays by their names, not {type(obj).__name__}")
+        raise TypeError(f"{shown}: to save a {ending} file, pass a dict of arrays by name, not {type(obj).__name__}")
     wrong = next((name for name in obj if not isinstance(name, str)), None)
     if wrong is not None:
         raise TypeError(f"{shown}: the names of arrays must be str, not {type(wrong).__name__}")
@@ -108,7 +108,7 @@ def _write_array(to: Any, label: str, value: Any, shown: str) -> None:
     import numpy
 
     array = _on_host(label, value, shown)
-    if array.dtype.hasobject or array.dtype.isbuiltin == 2:  # 2: a type of ml_dtypes, which the file would hold as bytes without a type
+    if array.dtype.hasobject or array.dtype.isbuiltin == 2:  # 2: an ml_dtypes type, which the file would store as untyped bytes
         raise _unsupported(label, array.dtype, shown)
     numpy.lib.format.write_array(to, array, allow_pickle=False)
 
@@ -129,11 +129,11 @@ def _on_host(label: str, value: Any, shown: str) -> Any:
         return numpy.frombuffer(value.to_host(), numpy.uint8)
     if isinstance(value, (numpy.ndarray, numpy.generic, bool, int, float, complex, list, tuple)):
         return numpy.asanyarray(value)
-    raise TypeError(f"{shown}: {label} is neither an array nor a tensor, but {type(value).__name__}")
+    raise TypeError(f"{shown}: {label} must be an array or a tensor, not {type(value).__name__}")
 
 
 def _unsupported(label: str, dtype: Any, shown: str) -> InvalidArgument:
-    problem = f"{shown}: {label} is of type {dtype}, which NumPy files cannot hold: save it to a .safetensors or .pt file"
+    problem = f"{shown}: {label} has the dtype {dtype}, which NumPy files cannot represent: save it to a .safetensors or .pt file"
     return InvalidArgument(problem, code="invalid_argument", filename=shown)
 
 

@@ -1,4 +1,4 @@
-"""Writes files whole or not at all, now or in the background, for every format.
+"""Writes files atomically, in the foreground or in the background, for every format.
 
 A format describes its file as an Image. save_image() writes one; save_in_background() does so on a separate thread.
 """
@@ -24,10 +24,10 @@ _log = logging.getLogger("penstock")
 
 
 class Image(Protocol):
-    """The contents of a file."""
+    """A file's contents."""
 
     def pieces(self) -> Sequence[Piece]:
-        """Returns its large parts. Called first, once; may block until their memory is ready."""
+        """Returns the large parts. Called once, before rest(); may block until their memory is ready."""
 
     def rest(self) -> Sequence[Piece]:
         """Returns the remaining parts, such as checksums. Called once, while the large parts are being written."""
@@ -41,10 +41,10 @@ def save_image(
     control: Control | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a temporary file next to path, flushes it to the disk, and renames it. Blocks. Until then, the old file stays unchanged.
+    """Writes a temporary file next to path, flushes it to the disk, and renames it. Blocks. Until the rename, the old file stays unchanged.
 
-    For a URL (s3://BUCKET/KEY), creates an object; `storage_options`: as for penstock.open(). Raises penstock.Error, which names path (a URL without
-    its query), and Cancelled if `control` was stopped before.
+    For a URL (s3://BUCKET/KEY), creates an object; `storage_options`: as for penstock.open(). Raises penstock.Error with the path (a URL without its
+    query), and Cancelled if `control` was stopped before the rename.
     """
     control = control or Control()
     shown = _native.shown_name(path)  # without a URL's query, which may contain a secret
@@ -55,7 +55,7 @@ def save_image(
                 return
             rest: list[Piece] = []
             pieces = image.pieces()
-            with pending.open(direct=True) as file:  # past the page cache if possible, because the data goes to disk at once
+            with pending.open(direct=True) as file:  # bypasses the page cache if possible, because the data is flushed to disk immediately
                 move_pieces(
                     file,
                     pieces,
@@ -75,8 +75,8 @@ def save_image(
 
 
 def _write_object(shown: str, pending: _native.PendingFile, image: Image, progress: Progress | None, control: Control) -> None:
-    """Writes the pieces of an object in order. Its parts are uploaded roughly in order, so small pieces are needed together with the large ones
-    around them.
+    """Writes the pieces of an object in order. Its parts are uploaded roughly in order, so small pieces are written along with the large ones around
+    them.
     """
     pieces = sorted([*image.pieces(), *image.rest()], key=lambda each: each.offset)
     total, done = sum(each.nbytes for each in pieces), 0
@@ -92,10 +92,10 @@ def _write_object(shown: str, pending: _native.PendingFile, image: Image, progre
 
 
 class SaveFuture(concurrent.futures.Future[None]):
-    """A save in the background.
+    """A background save.
 
-    `result()` returns None when the file is on the disk under its name, and raises the error if the save failed. You can also await the future. A
-    save continues if you drop its future; if it then fails, the logger "penstock" logs the error. The interpreter waits for running saves before it
+    `result()` returns None once the file is on disk under its final name, and raises the error if the save failed. You can also await the future. If
+    you drop the future, the save continues, and the logger "penstock" logs the error if it fails. The interpreter waits for running saves before it
     exits.
     """
 
@@ -110,15 +110,15 @@ class SaveFuture(concurrent.futures.Future[None]):
 
     @property
     def progress(self) -> tuple[int, int]:
-        """The bytes written, and the bytes in total; (0, 0) before the save begins."""
+        """The bytes written and the total bytes; (0, 0) before the save starts."""
         return self._progress
 
     def running(self) -> bool:
-        """Returns True until the save has ended."""
+        """Returns True until the save is done."""
         return not self.done()
 
     def cancel(self) -> bool:
-        """Stops the save, unless the file is about to get its name; the old file stays. Returns False if it is too late.
+        """Stops the save, unless the file is about to be renamed; the old file stays. Returns False if it is too late.
 
         `result()` then raises `concurrent.futures.CancelledError`.
         """
@@ -162,7 +162,7 @@ class SaveFuture(concurrent.futures.Future[None]):
         self._end(error)
 
     def _wait_for(self, before: Sequence[SaveFuture]) -> None:
-        """Waits until earlier saves have ended, or this one is cancelled."""
+        """Waits until earlier saves are done or this one is cancelled."""
 
         def look(_: object) -> None:
             if all(each.done() for each in before):
@@ -188,8 +188,8 @@ class SaveFuture(concurrent.futures.Future[None]):
 def save_in_background(
     path: str, image: Image, progress: Progress | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> SaveFuture:
-    """Runs save_image() on a separate thread, which also calls progress. Several saves to one path run one after the other, so the last one wins. The
-    image's memory must not change.
+    """Runs save_image() on a separate thread, which also calls progress. Saves to the same path run sequentially, so the last one wins. The image's
+    memory must not change.
     """
     future = SaveFuture(path, storage_options)
     with _lock:
@@ -205,11 +205,12 @@ def save_in_background(
 
 
 _lock = forkable_lock()
-_under_way: dict[str, list[SaveFuture]] = {}  # by path, in the order of the calls
+_under_way: dict[str, list[SaveFuture]] = {}  # by path, in call order
 
 
 def _run(holder: list[SaveFuture], image: Image, progress: Progress | None, before: Sequence[SaveFuture]) -> None:
-    """Runs a save. The thread drops its reference first, because dropping the last reference logs an error that nobody has fetched."""
+    """Runs a save. The thread drops its own reference to the future first, because dropping the last reference logs an error that was never
+    retrieved."""
     holder.pop()._run(image, progress, before)
 
 
@@ -223,7 +224,7 @@ def _forget(future: SaveFuture) -> None:
 
 
 def _forget_all() -> None:
-    """Forgets all saves in a forked child, which lacks their threads."""
+    """Forgets all saves in a forked child, in which their threads do not exist."""
     _under_way.clear()
 
 

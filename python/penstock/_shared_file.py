@@ -1,7 +1,7 @@
-"""A file that several processes write together, each one a part. It gets its name only when all parts are written.
+"""A file that several processes write together, each process one part. It gets its final name only once all parts have been written.
 
-One process creates it, with its size and beginning, under a hidden name in the same folder, by which the other processes open it. The creator then
-renames it or drops it. remove_left() removes hidden files of killed processes, which it recognizes by the missing lock.
+One process creates the file, with its full size and its first bytes, under a hidden name in the same folder. The other processes open it by that
+name. The creator then renames it or drops it. remove_left() removes the hidden files of killed processes, which it recognizes by the missing lock.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ._errors import Error, InvalidArgument, NotFound, make_error
 __all__ = ["SharedFile", "abandon", "open_shared", "remove_left"]
 
 _ending = ".penstock-save-"
-# Errors for calls that a kernel, a sandbox or a file system does not support.
+# The errors of calls that the kernel, a sandbox or the file system does not support.
 _refused = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
 
 
 class SharedFile:
-    """Created by one process, in a file system that the others see. Locked (flock, shared) until it is published, dropped or garbage collected."""
+    """Created by one process, on a file system that the others can access. Locked (flock, shared) until it is published, dropped or garbage
+    collected."""
 
     def __init__(self, path: str, beginning: bytes, nbytes: int) -> None:
-        """`nbytes` is the size of the whole file, for which space is reserved if the file system supports it. Raises penstock.Error, which names
-        path.
+        """`nbytes` is the size of the whole file, for which space is reserved if the file system supports it. Raises penstock.Error with the path.
         """
         self.path = path
         self._pending = _native.PendingFile(path)
-        self.hidden = _hidden_name(path)  # without the folder, because other processes may reach it by another path
+        self.hidden = _hidden_name(path)  # without the folder, because other processes may access it by another path
         hidden = _path_of(path, self.hidden)
         try:
             descriptor = self._pending.fileno()
@@ -51,7 +51,7 @@ class SharedFile:
             raise
 
     def publish(self) -> None:
-        """Flushes the file and renames it over an existing one. Raises the errors of pending files; the existing file then stays unchanged."""
+        """Flushes the file and renames it over an existing one. Raises the same errors as a pending file; the existing file then stays unchanged."""
         self._pending.publish()
         self._remove_name()
 
@@ -68,11 +68,11 @@ def open_shared(path: str, hidden: str, nbytes: int) -> Iterator[_native.File]:
     come from the creator. Raises penstock.Error.
     """
     place = _path_of(path, hidden)
-    # Opens the descriptor, because the name may belong to another file by now. Bypasses the page cache if possible, because the data goes to disk at
-    # once.
+    # Opens the descriptor, because the name may refer to another file by now. Bypasses the page cache if possible, because the data is flushed to
+    # disk immediately.
     with _locked(path, place) as descriptor, _native.open(descriptor, "r+", direct=True) as file:
         if file.size() != nbytes:
-            problem = f"{path}: {hidden} has {file.size()} bytes, and not {nbytes}: it is not the file that was made for this save"
+            problem = f"{path}: {hidden} has {file.size()} bytes, not {nbytes}, so it is not the file created for this save"
             raise InvalidArgument(problem, code="invalid_argument", filename=path)
         yield file
         file.sync()
@@ -85,7 +85,7 @@ def abandon(path: str, hidden: str) -> None:
 
 
 def remove_left(folder: str) -> None:
-    """Removes the shared files of killed processes from a folder. Files that cannot be examined stay."""
+    """Removes the shared files of killed processes from a folder. Keeps files that it cannot examine."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             if name.startswith(".") and _ending in name:
@@ -98,7 +98,7 @@ def _hidden_name(path: str) -> str:
 
 
 def _path_of(path: str, hidden: str) -> str:
-    """Returns the path of the hidden file, in the folder of the link's target if path is a link."""
+    """Returns the path of the hidden file. If path is a symbolic link, this is in its target's folder."""
     return os.path.join(os.path.dirname(os.path.realpath(path)), os.path.basename(hidden))
 
 
@@ -114,7 +114,7 @@ def _remove_unlocked(path: str) -> None:
 
 
 def _remove(path: str, facts: os.stat_result, process: int) -> None:
-    """Removes the name if it still belongs to this file. Does nothing in a forked child."""
+    """Removes the name if it still refers to this file. Does nothing in a forked child."""
     with contextlib.suppress(OSError):
         if os.getpid() == process and os.path.samestat(os.lstat(path), facts):
             os.unlink(path)
@@ -122,12 +122,12 @@ def _remove(path: str, facts: os.stat_result, process: int) -> None:
 
 @contextlib.contextmanager
 def _locked(path: str, place: str) -> Iterator[int]:
-    """Opens and locks the file without following links."""
+    """Opens and locks the file without following symbolic links."""
     try:
         descriptor = os.open(place, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        why = "another process that was writing it failed, or does not share this folder"
-        raise NotFound(f"{path}: there is no {place} to write it to: {why}", code="not_found", filename=path) from None
+        why = "another process that was writing the file failed, or does not share this folder"
+        raise NotFound(f"{path}: the temporary file {place} does not exist: {why}", code="not_found", filename=path) from None
     except OSError as problem:
         raise _error_of(problem.errno or 0, f"{path}: open {place}", path) from None
     try:
@@ -138,11 +138,10 @@ def _locked(path: str, place: str) -> Iterator[int]:
 
 
 def _lock(descriptor: int) -> None:
-    """Takes the shared lock of a writer. remove_left() treats an unlocked file as left by a killed process; without support for locks, such files
+    """Acquires a writer's shared lock. remove_left() treats an unlocked file as left by a killed process; if locks are not supported, such files
     stay.
 
-    The lock also matters on NFS: a client that believes to be the only user of a file may write whole pages, and overwrite another client's part of
-    them.
+    The lock also matters on NFS: a client that believes it is a file's only user may write whole pages and overwrite other clients' bytes in them.
     """
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -153,14 +152,14 @@ def _link(descriptor: int, name: str, path: str) -> str:
     """
     own = f"/proc/self/fd/{descriptor}"
     try:
-        # With a folder given, os.link() calls linkat(), which follows the descriptor's link in /proc.
+        # With a folder argument, os.link() calls linkat(), which follows the descriptor's link in /proc.
         os.link(own, name, src_dir_fd=descriptor, follow_symlinks=True)
         return name
     except OSError as problem:
         with contextlib.suppress(OSError):
             if problem.errno in _refused and os.path.samestat(os.lstat(os.readlink(own)), os.fstat(descriptor)):
                 return os.readlink(own)
-        raise _error_of(problem.errno or 0, f"{path}: give its hidden file a name", path) from None
+        raise _error_of(problem.errno or 0, f"{path}: link its hidden file", path) from None
 
 
 # --- disk space
@@ -171,7 +170,7 @@ _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 
 
 def _reserve(descriptor: int, nbytes: int, path: str) -> None:
-    """Reserves space. Not posix_fallocate(), which writes to every block if the file system does not support it."""
+    """Reserves space. Does not use posix_fallocate(), which writes to every block if the file system lacks support."""
     number = errno.EINTR
     while number == errno.EINTR:
         number = 0 if _fallocate(descriptor, 0, 0, nbytes) == 0 else ctypes.get_errno()
@@ -182,7 +181,7 @@ def _reserve(descriptor: int, nbytes: int, path: str) -> None:
         except OSError as problem:
             number = problem.errno or errno.EIO
     if number:
-        raise _error_of(number, f"{path}: make room for {nbytes} bytes", path)
+        raise _error_of(number, f"{path}: reserve {nbytes} bytes", path)
 
 
 _codes = {errno.ENOSPC: "no_space", errno.EDQUOT: "no_space", errno.EACCES: "permission_denied", errno.EPERM: "permission_denied"}

@@ -1,4 +1,4 @@
-"""Reads small files that users name, such as an index of a model. Rejects large files, and anything that is not a file."""
+"""Reads small files at paths that users pass, such as a model's index. Rejects large files, and anything that is not a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["open_file", "read_small_file"]
 
 
 def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Opens a regular file or a block device, like os.open(). Does not wait for the writer of a FIFO.
+    """Opens a regular file or a block device, like os.open(). Does not wait for a FIFO's writer.
 
     Raises OSError as os.open() does; NotAFile or IsADirectory for other objects; Error for a URL.
     """
@@ -34,8 +34,7 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int 
 
 
 def read_small_file(path: str | os.PathLike[str], most: int) -> bytes:
-    """Returns the bytes of a file. Raises InvalidArgument if there are more than the limit, and penstock.Error for errors of the system or of
-    open_file().
+    """Returns a file's bytes. Raises InvalidArgument if the file exceeds the limit, and penstock.Error for system errors and those of open_file().
     """
     name = os.fsdecode(path)
     try:
@@ -47,7 +46,7 @@ def read_small_file(path: str | os.PathLike[str], most: int) -> bytes:
         code = {FileNotFoundError: "not_found", PermissionError: "permission_denied"}.get(type(problem), "io")
         raise make_error(code, f"{name}: {problem.strerror}", "os", problem.errno or 0, name, None, 0) from None
     if len(content) > most:
-        raise make_error("invalid_argument", f"{name} has more than {most} bytes", "penstock", 0, name, None, 0)
+        raise make_error("invalid_argument", f"{name} is larger than {most} bytes", "penstock", 0, name, None, 0)
     return content
 
 

@@ -1,4 +1,4 @@
-"""Checks whether bytes can be read from and written to the memory of PyTorch tensors, and why not: one set of rules for every call that takes a
+"""Checks whether bytes can be read from and written to the memory of PyTorch tensors, and if not, why: one set of rules for every call that takes a
 tensor.
 
 This module does not import PyTorch, because a caller with a tensor has imported it.
@@ -16,32 +16,32 @@ __all__ = ["OVERLAP", "check_array", "check_memory", "copy_into", "is_wrapper", 
 
 
 def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
-    """Returns why a tensor has no bytes to read or write, as the end of a sentence that begins with its name. None if it has bytes, or no elements.
+    """Returns why a tensor has no bytes to read or write, as a predicate that follows the tensor's name. None if it has bytes, or no elements.
 
-    `wrappers`: accept tensors that hold other tensors and answer PyTorch's operations themselves, such as DTensor.
+    `wrappers`: accept tensors that contain other tensors and implement PyTorch's operations themselves, such as DTensor.
     """
     torch = sys.modules["torch"]
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
-        return "is not initialized: its shape is not known before the module's first call, or materialize()"
+        return "is not initialized: its shape is unknown until the module's first call or materialize()"
     problem = _values_problem_of(torch, tensor)
     if problem is not None:
         return problem
     if tensor.is_nested:
-        return "is a nested tensor, whose parts differ in shape: pass the tensors that unbind() returns, or to_padded_tensor()"
+        return "is a nested tensor, whose parts differ in shape: pass the result of unbind() or to_padded_tensor()"
     if tensor.layout != torch.strided:
-        return f"is of the layout {tensor.layout} and is not contiguous: pass to_dense()"
+        return f"has the layout {tensor.layout}, which is not contiguous: pass to_dense()"
     if tensor.device.type not in ("cpu", "cuda"):
-        return f"is on the device {tensor.device.type}, which has no bytes that can be read or written: give it memory first, as with to_empty()"
+        return f"is on the device {tensor.device.type}, which has no readable or writable bytes: allocate memory first, for example with to_empty()"
     if is_wrapper(tensor):
         if wrappers:
             return _part_problem_of(tensor, lambda part: problem_of(part, wrappers=True))
-        instead = "pass to_local() or full_tensor()" if hasattr(tensor, "full_tensor") else "pass those"
+        instead = "pass to_local() or full_tensor()" if hasattr(tensor, "full_tensor") else "pass these tensors"
         return f"is a {type(tensor).__name__}, which wraps other tensors and has no memory of its own: {instead}"
     return _storage_problem_of(tensor) if tensor.numel() else None
 
 
 def saved_problem_of(tensor: Any) -> str | None:
-    """Returns why a tensor cannot be saved in a pickle. PyTorch saves the parts of a wrapper one by one, and meta tensors without bytes."""
+    """Returns why a tensor cannot be saved in a pickle. PyTorch saves a wrapper's parts one by one, and meta tensors without bytes."""
     torch = sys.modules["torch"]
     problem = _values_problem_of(torch, tensor)
     if problem is not None or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
@@ -49,7 +49,7 @@ def saved_problem_of(tensor: Any) -> str | None:
     if tensor.layout == torch._mkldnn:
         return problem_of(tensor)  # PyTorch cannot pickle such tensors
     if str(tensor.dtype) in _NEVER_SAVED:
-        return f"is of the type {tensor.dtype}, which PyTorch cannot save: pass view(torch.uint8)"
+        return f"has the dtype {tensor.dtype}, which PyTorch cannot save: pass view(torch.uint8)"
     if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda"):
         return None
     if is_wrapper(tensor):
@@ -58,28 +58,28 @@ def saved_problem_of(tensor: Any) -> str | None:
 
 
 def target_problem_of(tensor: Any) -> str | None:
-    """Returns why a tensor cannot be filled. Tensors that wrap others are filled by their own copy_(), except for DTensors, whose copy_() accepts
-    only DTensors.
+    """Returns why a tensor cannot be filled. Tensors that wrap others are filled by their own copy_(), except DTensors, whose copy_() accepts only
+    DTensors.
     """
     problem = problem_of(tensor, wrappers=not hasattr(tensor, "full_tensor"))
     if problem is not None:
         return problem
     if _is_masked(tensor):
-        return "is a MaskedTensor, and files have no masks: pass the tensor of its data"
+        return "is a MaskedTensor, and files cannot represent masks: pass its data tensor"
     return OVERLAP if may_overlap(tensor.shape, tensor.stride()) else None
 
 
 _NEVER_SAVED = {f"torch.{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}
 
-OVERLAP = "has elements that share memory, as after expand(): pass a tensor with memory for each element"
+OVERLAP = "has elements that share memory, as after expand(): pass a tensor in which each element has its own memory"
 
 
 def may_overlap(shape: Iterable[int], strides: Iterable[int]) -> bool:
-    """Returns whether elements of an array may share memory. False is certain."""
+    """Returns True if elements of an array may share memory, and False if they certainly do not."""
     lengths = list(shape)
     if 0 in lengths:
         return False
-    reach = 0  # of the dimensions with smaller strides, in units of strides
+    reach = 0  # total reach of the dimensions with smaller strides, in stride units
     for stride, length in sorted((abs(stride), length) for stride, length in zip(strides, lengths) if length > 1):
         if stride <= reach:
             return True
@@ -88,19 +88,20 @@ def may_overlap(shape: Iterable[int], strides: Iterable[int]) -> bool:
 
 
 def is_wrapper(tensor: Any) -> bool:
-    """Returns whether the tensor's class answers PyTorch's operations itself, so that its values are not simply the bytes at an address."""
+    """Returns True if the tensor's class implements PyTorch's operations itself, so that its values are not simply the bytes at an address."""
     return type(tensor).__torch_dispatch__ is not sys.modules["torch"].Tensor.__torch_dispatch__
 
 
 def check_memory(tensors: Mapping[str, Any]) -> None:
-    """Raises BufferError, which names all tensors that have no bytes to read. Tensors that wrap others are left to their own methods."""
+    """Raises BufferError, which names all tensors that have no bytes to read. Accepts tensors that wrap others, which are saved by their own
+    methods."""
     problems = [f'tensor "{name}" {problem}' for name, each in tensors.items() if (problem := problem_of(each, wrappers=True))]
     if problems:
         raise BufferError("; ".join(problems[:20]), code="bad_memory")
 
 
 def lie_in_their_storages(tensors: Sequence[Any], sizes: Iterable[int]) -> bool:
-    """Returns whether contiguous tensors of these sizes all have memory. Much faster than problem_of() for each."""
+    """Returns True if contiguous tensors of these sizes all have memory. Much faster than calling problem_of() for each."""
     torch = sys.modules["torch"]
     try:
         storages = list(map(torch.Tensor.untyped_storage, tensors))
@@ -137,7 +138,7 @@ def _part_problem_of(tensor: Any, problem_of_part: Callable[[Any], str | None]) 
     """Returns the problem of a wrapper's part, if the wrapper lists its parts."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     for name in flatten()[0] if flatten is not None else ():
-        part = getattr(tensor, name)  # a DTensor's list contains a mesh
+        part = getattr(tensor, name)  # a DTensor also lists its mesh
         problem = problem_of_part(part) if isinstance(part, sys.modules["torch"].Tensor) else None
         if problem is not None:
             return f"has a part, {name}, that {problem}"
@@ -156,9 +157,9 @@ def _is_masked(tensor: Any) -> bool:
 
 def _values_problem_of(torch: Any, tensor: Any) -> str | None:
     if _is_fake(tensor):
-        return "is a FakeTensor, which has a shape and no values"
+        return "is a FakeTensor, which has a shape but no values"
     if _is_inside_of_a_transform(torch, tensor):
-        return "belongs to a PyTorch transform (vmap, grad, functionalize) and has no memory of its own: pass it outside of the transform"
+        return "belongs to a PyTorch transform (vmap, grad, functionalize) and has no memory of its own: pass it outside the transform"
     return None
 
 
@@ -175,9 +176,9 @@ def _storage_problem_of(tensor: Any) -> str | None:
     except (RuntimeError, NotImplementedError) as problem:
         return f"has no memory that can be addressed: {problem}"
     if not address:
-        return "has no memory: its storage was freed, as untyped_storage().resize_(0) and FSDP do"
+        return "has no memory: its storage was freed, for example by untyped_storage().resize_(0) or FSDP"
     last = tensor.storage_offset() + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
     needed = (last + 1) * tensor.element_size()
     if needed > nbytes:
-        return f"reaches beyond its storage, which was cut to {nbytes} bytes and would need {needed}"
+        return f"extends past the end of its storage, which was reduced to {nbytes} bytes and would need {needed}"
     return None

@@ -1,4 +1,4 @@
-"""GGUF files, the model format of llama.cpp: reads their metadata, and their tensors into GPU or host memory.
+"""GGUF files, llama.cpp's model format: reads their metadata, and loads their tensors into GPU or host memory.
 
     from penstock import gguf
 
@@ -6,7 +6,7 @@
         print(file.metadata["general.architecture"], file.tensors["output.weight"])
         weights = file.load(device="cuda:0", framework="pt")
 
-Unquantized tensors keep their type. Quantized tensors are loaded as stored: blocks of bytes, for kernels that compute with them. Penstock does not
+Unquantized tensors keep their type. Quantized tensors are loaded as stored: as blocks of bytes, for kernels that compute with them. Penstock does not
 dequantize.
 """
 
@@ -39,7 +39,7 @@ class GGUFError(Error):
 class TensorInfo(NamedTuple):
     """A tensor in a file.
 
-    - `type`: its type in ggml's spelling, such as "Q4_K" or "F16".
+    - `type`: ggml's name for the type, such as "Q4_K" or "F16".
     - `shape`: in elements, with the contiguous dimension last, as in NumPy and PyTorch. (The file lists the dimensions in reverse order.)
     - `block_size`: elements in a block; 1 if the type is not quantized.
     - `block_nbytes`: bytes in a block.
@@ -58,7 +58,7 @@ class TensorInfo(NamedTuple):
 
     @property
     def loaded_shape(self) -> tuple[int, ...]:
-        """The shape that `load()` returns. The last dimension of a quantized tensor counts the bytes of a row."""
+        """The shape that `load()` returns. The last dimension of a quantized tensor is the number of bytes in a row."""
         if self.block_size == 1:
             return self.shape
         return *self.shape[:-1], self.shape[-1] // self.block_size * self.block_nbytes
@@ -85,7 +85,7 @@ class GGUFFile:
     A context manager. Thread-safe. A file of a split model with any other name is rejected.
 
     - `path`: a file name or a URL.
-    - `storage_options`: how to reach a URL's server, as for `penstock.open()`.
+    - `storage_options`: connection options for a URL, as in `penstock.open()`.
 
     Raises:
 
@@ -129,19 +129,19 @@ class GGUFFile:
 
     @property
     def version(self) -> int:
-        """The version of the format: 2 or 3."""
+        """The format version: 2 or 3."""
         return self._sources[0].told.version
 
     @property
     def alignment(self) -> int:
-        """The alignment of tensors in the file, in bytes."""
+        """The alignment of the tensors in the file, in bytes."""
         return self._sources[0].told.alignment
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """Metadata by key, in file order: int, float, bool, str, and lists of these. For a model in several files, the first file's metadata.
 
-        If a str is not valid UTF-8, its bytes appear as surrogates: `text.encode(errors="surrogateescape")` restores them.
+        If a string is not valid UTF-8, its bytes appear as surrogates: `text.encode(errors="surrogateescape")` restores them.
         """
         return self._sources[0].told.metadata
 
@@ -168,15 +168,15 @@ class GGUFFile:
     ) -> dict[str, Any]:
         """Returns tensors by name, in the order of `tensors`. Blocks; KeyboardInterrupt stops it.
 
-        - `names`: the tensors to load. None loads all, except tensors of unknown types, which a warning names.
+        - `names`: the tensors to load. None loads all tensors except those of unknown types, which a warning lists.
         - `device`, `framework`, `links`: as for `penstock.safetensors.load_file()`.
 
-        F32, F16, BF16, F64, I8, I16, I32 and I64 keep their type and have the shape `TensorInfo.shape`. All other types become uint8 tensors of the
+        F32, F16, BF16, F64, I8, I16, I32 and I64 keep their type and have the shape `TensorInfo.shape`. All other types become uint8 tensors with the
         shape `TensorInfo.loaded_shape`. All tensors on a device are views of one allocation, which lives as long as any of them.
 
         Raises:
 
-        - `GGUFError`: a tensor is missing or has an unknown type, or the library lacks a type (NumPy supports BF16 if ml_dtypes is installed).
+        - `GGUFError`: a tensor is missing or has an unknown type, or the library lacks a type (NumPy needs ml_dtypes for BF16).
         - `ShortRead`: the file was truncated after it was opened.
         - `Closed`: the file is closed.
         - `penstock.Error`: reading failed.
@@ -200,15 +200,15 @@ class GGUFFile:
         if not lost:
             return
         name, first = next(iter(lost.items()))
-        more = f" and {len(lost) - 1} more of the file" if len(lost) > 1 else ""
-        problem = f'{first.file}: tensor "{name}"{more} cannot be loaded: its type, {first.type}, is unknown to this version'
+        more = f" and {len(lost) - 1} more in this file" if len(lost) > 1 else ""
+        problem = f'{first.file}: tensor "{name}"{more} cannot be loaded: this version does not support its type, {first.type}'
         if names is not None:
             raise GGUFError(problem, code="unsupported", filename=first.file)
-        warnings.warn(f"{problem}; the others are loaded", UserWarning, stacklevel=3)
+        warnings.warn(f"{problem}; the others were loaded", UserWarning, stacklevel=3)
 
 
 def open(path: Path, *, storage_options: Mapping[str, Any] | None = None) -> GGUFFile:
-    """Opens a GGUF model and reads its metadata. Blocks. The arguments and errors are those of `GGUFFile`."""
+    """Opens a GGUF model and reads its metadata. Blocks. The arguments and errors are the same as for `GGUFFile`."""
     return GGUFFile(path, storage_options=storage_options)
 
 
@@ -222,7 +222,7 @@ class _Source(Source):
 
 @contextlib.contextmanager
 def _told_as(kind: type[Error], other: type[Error]) -> Iterator[None]:
-    """Raises errors of another part of the package as errors of the given kind."""
+    """Converts errors from another part of the package to the given kind."""
     try:
         yield
     except other as problem:

@@ -165,7 +165,7 @@ def test_what_names_no_device_is_a_type_error(function: Callable[[Any], object])
 
 
 def test_a_number_below_zero_is_no_gpu(function: Callable[[Any], object]) -> None:
-    with pytest.raises(penstock.InvalidArgument, match="GPUs are numbered from 0"):
+    with pytest.raises(penstock.InvalidArgument, match="GPU numbers start at 0"):
         function(-1)
 
 

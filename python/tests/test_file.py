@@ -336,8 +336,8 @@ def test_a_plan_of_many_parts_is_few_lines() -> None:
     lines = str(penstock.Plan(parts, ["no GPU"], 20 << 20)).splitlines()
     assert lines == [
         "41 MiB, 20 MiB of it in the page cache",
-        "      21 MiB in 21 parts from 0 on: staged, not there",
-        "      20 MiB in 20 parts from 1048576 on: staged, in the page cache",
+        "      21 MiB in 21 parts, starting at 0: staged, not there",
+        "      20 MiB in 20 parts, starting at 1048576: staged, in the page cache",
         "  remark: no GPU",
     ]
     assert "1 MiB at 1048576: staged" in str(penstock.Plan(parts[1:2], [], None))

@@ -262,7 +262,7 @@ def test_a_tensor_of_an_unknown_type_hides_only_itself(tmp_path: Path) -> None:
     with ours.open(name) as file:
         assert file.metadata == {"general.name": "small"} and list(file.tensors) == ["norm"]
         assert file.unknown == {"new": ours.UnknownTensor(42, (2, 64), file.tensors["norm"].offset + 32, str(name))}
-        with pytest.warns(UserWarning, match='tensor "new" cannot be loaded: its type, 42, is unknown to this version') as told:
+        with pytest.warns(UserWarning, match='tensor "new" cannot be loaded: this version does not support its type, 42') as told:
             assert list(file.load()) == ["norm"]
         assert told[0].filename == __file__
         with warnings.catch_warnings():
@@ -297,11 +297,11 @@ def test_what_cannot_be_loaded_is_named(path: Path) -> None:
     with pytest.raises(penstock.NotFound):
         file.load(device="cuda:99")
     if not _has_ml_dtypes():
-        with pytest.raises(GGUFError, match="is of type BF16, which NumPy does not support: pip install ml_dtypes"):
+        with pytest.raises(GGUFError, match="has the type BF16, which NumPy does not support: pip install ml_dtypes"):
             file.load()
     size = os.path.getsize(path)
     os.truncate(path, size - 1)
-    with pytest.raises(penstock.ShortRead, match='before the bytes of "deep": it was cut after it was opened'):
+    with pytest.raises(penstock.ShortRead, match='the file was truncated after it was opened: it ends at .*, before the end of "deep"'):
         file.load(["deep"])
     file.close()
     with pytest.raises(penstock.Closed):

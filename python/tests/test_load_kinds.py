@@ -143,7 +143,7 @@ def test_names_choose_tensors(tmp_path: Path) -> None:
     for path in (tmp_path / "x", tmp_path):
         assert list(penstock.load(path, names=["second"])) == ["second"]
     FILES["checkpoint"](tmp_path / "y")
-    with pytest.raises(penstock.InvalidArgument, match="y is a checkpoint of torch.save: names= selects"):
+    with pytest.raises(penstock.InvalidArgument, match="y is a torch.save checkpoint; names= works only with"):
         penstock.load(tmp_path / "y", names=["second"])
 
 
@@ -234,16 +234,16 @@ def _missing_shard(path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "torchscript": (_save_torchscript, r"x is a TorchScript archive: torch.jit.load\(\) reads it"),
-    "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1}, 4)), r"x is a Python pickle: pickle.load\(\), for files that you trust"),
+    "torchscript": (_save_torchscript, r"x is a TorchScript archive: use torch.jit.load\(\)"),
+    "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1}, 4)), r"x is a Python pickle: use pickle.load\(\), only if you trust the file"),
     "old pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1}, 2)), "x is a Python pickle"),
-    "hdf5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100)), r"x is an HDF5 file: h5py.File\(\) reads it"),
+    "hdf5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100)), r"x is an HDF5 file: use h5py.File\(\)"),
     "lfs": (lambda path: path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n"), "x is a git-lfs pointer.*git lfs pull"),
-    "zarr": (_zarr_store, r"x is a Zarr store: penstock.zarr.load\(\) reads it"),
-    "dcp": (_dcp, "x is a checkpoint of torch.distributed.checkpoint: penstock.torch.checkpoint"),
-    "two models": (_two_models, "x: the folder has several models: pass the path of one of a.safetensors, b.safetensors"),
+    "zarr": (_zarr_store, r"x is a Zarr store: read it with penstock.zarr.load\(\)"),
+    "dcp": (_dcp, "x is a torch.distributed.checkpoint checkpoint: read it with penstock.torch.checkpoint"),
+    "two models": (_two_models, "x: the folder has several models; pass the path of one: a.safetensors, b.safetensors"),
     "a missing shard": (_missing_shard, "x: shards of the model are missing: model-00001-of-00002.safetensors"),
-    "an empty folder": (lambda path: path.mkdir(), "x: the folder has no model"),
+    "an empty folder": (lambda path: path.mkdir(), "x: the folder contains no model"),
 }
 
 
@@ -263,7 +263,7 @@ def test_what_it_cannot_load_is_named(tmp_path: Path, kind: str) -> None:
 def test_a_damaged_file_is_not_taken_for_bytes(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"x{ending}"
     path.write_bytes(b"<html>an error page</html>")
-    with pytest.raises(penstock.InvalidArgument, match=f"x{ending}: it does not begin as {ending} files do.*dtype=\"u1\""):
+    with pytest.raises(penstock.InvalidArgument, match=f"x{ending}: does not start like a {ending} file.*dtype=\"u1\""):
         penstock.load(path)
     assert len(penstock.load(path, "u1")) == 26
 
@@ -277,14 +277,14 @@ def test_other_files_are_bytes(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize("wrong", [{"framework": "np"}, {"framework": "bytes"}, {"device": "host:0"}], ids=str)
 def test_a_checkpoint_is_of_pytorch(tmp_path: Path, wrong: dict[str, str]) -> None:
     _save_pt(tmp_path / "x")
-    with pytest.raises(penstock.InvalidArgument, match="x is a checkpoint of torch.save, which holds PyTorch tensors"):
+    with pytest.raises(penstock.InvalidArgument, match="x is a torch.save checkpoint, which contains PyTorch tensors"):
         penstock.load(tmp_path / "x", **wrong)
 
 
 def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     torch.save({"a": Path("x")}, tmp_path / "x")
-    with pytest.raises(penstock.InvalidArgument, match="x is a checkpoint of torch.save: .*weights_only=False") as refused:
+    with pytest.raises(penstock.InvalidArgument, match="x is a torch.save checkpoint .*weights_only=False") as refused:
         penstock.load(tmp_path / "x")
     assert "(Unsupported global: GLOBAL pathlib." in str(refused.value)
     assert str(refused.value).isprintable()
@@ -361,7 +361,7 @@ def test_a_device_or_framework_of_pytorch_gives_tensors(folder: Path, call: str,
 
 @pytest.mark.parametrize("call", CALLS)
 def test_an_unknown_framework_is_refused(folder: Path, call: str) -> None:
-    with pytest.raises(penstock.Error, match="framework tf is invalid: it must be one of pt, np, cupy, bytes and None"):
+    with pytest.raises(penstock.Error, match="framework tf is invalid: it must be pt, np, cupy, bytes or None"):
         CALLS[call](folder, device="cpu", framework="tf")
 
 

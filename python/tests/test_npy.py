@@ -109,29 +109,29 @@ def test_the_file_is_bytes_with_a_dtype_and_its_kind_counts_not_its_name(tmp_pat
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it holds Python objects as a pickle"),
-        (npy("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it holds Python objects as a pickle"),
-        (npy("", version=(4, 0)), "its version of the .npy format is 4.0"),
-        (b"\x93NUMPY\1\0", "it ends inside its header"),
-        (npy("{'descr'")[:-2], "it ends inside its header"),
-        (npy("x" * 10_001), "its header has 10001 bytes, which is more than 10000"),
-        (b"\x93NUMPY\2\0" + struct.pack("<I", 2**32 - 1), "its header has 4294967295 bytes"),
+        (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it contains pickled Python objects"),
+        (npy("{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it contains pickled Python objects"),
+        (npy("", version=(4, 0)), "version 4.0 of the .npy format is not supported"),
+        (b"\x93NUMPY\1\0", "it is truncated within its header"),
+        (npy("{'descr'")[:-2], "it is truncated within its header"),
+        (npy("x" * 10_001), "its header is 10001 bytes long, but the limit is 10000"),
+        (b"\x93NUMPY\2\0" + struct.pack("<I", 2**32 - 1), "its header is 4294967295 bytes long"),
         (npy("__import__('os').system('true')"), "its header is not a Python dict"),
         (npy("(" * 5000), "its header is not a Python dict"),
         (npy("-" * 9999 + "1"), "its header is not a Python dict"),
-        (npy(b"\xff", version=(3, 0)), "its header is not text"),
-        (npy("{'descr': '<f4', 'shape': (1,)}"), "its header must have exactly the fields descr, fortran_order and shape"),
-        (npy("[1]"), "its header must have exactly the fields"),
-        (npy("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", b"1234"), "its fortran_order is neither True nor False"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': [1]}", b"1234"), "its shape is not a tuple of lengths"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", b"1234"), "its shape is not a tuple of lengths"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", b"1234"), "its shape is not a tuple of lengths"),
+        (npy(b"\xff", version=(3, 0)), "its header cannot be decoded"),
+        (npy("{'descr': '<f4', 'shape': (1,)}"), "its header must contain exactly the fields descr, fortran_order and shape"),
+        (npy("[1]"), "its header must contain exactly the fields"),
+        (npy("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,)}", b"1234"), "fortran_order in its header must be True or False"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': [1]}", b"1234"), "the shape in its header is not a tuple of lengths"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}", b"1234"), "the shape in its header is not a tuple of lengths"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}", b"1234"), "the shape in its header is not a tuple of lengths"),
         (npy(f"{{'descr': '<f4', 'fortran_order': False, 'shape': {(1,) * 65}}}", b"1234"), "its shape has 65 dimensions"),
-        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 4, 0)}" % (1 << 62)), "is larger than any memory"),
-        (npy("{'descr': 'what', 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is not a dtype"),
-        (npy("{'descr': {'a': 1}, 'fortran_order': False, 'shape': (1,)}", b"1234"), "its descr is not a dtype"),
-        (npy("{'descr': '<U0', 'fortran_order': False, 'shape': (1,)}", b"1234"), "has no bytes in a file"),
-        (npy("{'descr': ('<f4', (3,)), 'fortran_order': True, 'shape': (2, 2)}", bytes(48)), "its descr has arrays as elements"),
+        (npy("{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 4, 0)}" % (1 << 62)), "is too large for any memory"),
+        (npy("{'descr': 'what', 'fortran_order': False, 'shape': (1,)}", b"1234"), "descr in its header is not a dtype"),
+        (npy("{'descr': {'a': 1}, 'fortran_order': False, 'shape': (1,)}", b"1234"), "descr in its header is not a dtype"),
+        (npy("{'descr': '<U0', 'fortran_order': False, 'shape': (1,)}", b"1234"), "cannot be stored as bytes in a file"),
+        (npy("{'descr': ('<f4', (3,)), 'fortran_order': True, 'shape': (2, 2)}", bytes(48)), "descr in its header describes elements that are arrays"),
     ],
 )
 def test_a_damaged_file_is_an_error_that_names_it_and_why(tmp_path: Path, content: bytes, why: str) -> None:
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_an_error_that_names_it_and_why(tmp_path: Path, conten
 def test_a_file_that_ends_too_early_is_a_short_read(tmp_path: Path) -> None:
     path = saved(tmp_path, ARRAYS["plain"])
     os.truncate(path, 128 + 95)
-    with pytest.raises(penstock.ShortRead, match="the array takes 96 bytes at 128, but the file has only 95 of them") as told:
+    with pytest.raises(penstock.ShortRead, match="the file is truncated: it has only 95 of the array's 96 bytes, which start at offset 128") as told:
         penstock.load(path)
     assert (told.value.offset, told.value.bytes_done) == (128, 95)
     path.write_bytes(npy("{'descr': '<f8', 'fortran_order': True, 'shape': (%d,)}" % (1 << 59), b"x" * 100))
@@ -208,7 +208,7 @@ def test_the_content_says_that_it_is_an_archive_and_not_the_name(tmp_path: Path,
     assert same(penstock.load(tmp_path / name)["x"], ARRAYS["plain"])
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[:-1])
-    with pytest.raises(penstock.InvalidArgument, match="it is not whole"):
+    with pytest.raises(penstock.InvalidArgument, match="the archive is truncated"):
         penstock.load(tmp_path / name)
 
 
@@ -216,7 +216,7 @@ def test_the_content_says_that_it_is_an_archive_and_not_the_name(tmp_path: Path,
 @pytest.mark.parametrize("content", [b"x", b"<html>an error page</html>", b"\x93NUMPX\1\0" + bytes(100), b"QK\3\4" + bytes(100)])
 def test_a_file_that_is_named_like_numpys_and_is_none_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(penstock.InvalidArgument, match="it does not begin as .np[yz] files do") as told:
+    with pytest.raises(penstock.InvalidArgument, match="does not start like a .np[yz] file") as told:
         penstock.load(tmp_path / name)
     assert told.value.filename == str(tmp_path / name)
     assert penstock.load(tmp_path / name, "u1").tobytes() == content
@@ -226,7 +226,7 @@ def test_a_checkpoint_that_pytorch_refuses_is_named(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     archive(tmp_path / "m.pt", [("archive/data.pkl", b"x"), ("archive/data/0", b"1234")])
     for name in ("m.pt", "m.npz"):
-        with pytest.raises(penstock.InvalidArgument, match=f"{name} is a checkpoint of torch.save: .*weights_only=False"):
+        with pytest.raises(penstock.InvalidArgument, match=f"{name} is a torch.save checkpoint .*weights_only=False"):
             penstock.load(tmp_path / name)
         os.rename(tmp_path / name, tmp_path / "m.npz")
 
@@ -246,9 +246,9 @@ def test_headers_of_python_2_are_read_as_numpy_reads_them(tmp_path: Path, shape:
 
 
 BAD_MEMBERS = {
-    "objects.npy": (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it holds Python objects as a pickle"),
-    "readme.txt": (b"hello", "it does not begin as .npy files do"),
-    "empty": (b"", "it does not begin as .npy files do"),
+    "objects.npy": (npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x" * 8), "it contains pickled Python objects"),
+    "readme.txt": (b"hello", "it does not start with the .npy magic string"),
+    "empty": (b"", "it does not start with the .npy magic string"),
 }
 
 
@@ -258,7 +258,7 @@ def test_a_member_that_is_no_array_costs_only_itself(tmp_path: Path, bad: str, m
     path, plain = tmp_path / "a.npz", ARRAYS["plain"]
     content, why = BAD_MEMBERS[bad]
     archive(path, [(bad, content), ("folder/", b""), ("good.npy", content_of(plain))], method)
-    with pytest.warns(UserWarning, match=f"left out: {path}: {bad}: {why}") as told:
+    with pytest.warns(UserWarning, match=f"skipped: {path}: {bad}: {why}") as told:
         found = penstock.load(path)
     assert list(found) == ["good"] and same(found["good"], plain) and told[0].filename == __file__
     with warnings.catch_warnings():
@@ -273,16 +273,16 @@ def test_names_choose_what_is_read_of_an_archive(tmp_path: Path) -> None:
     damaged = archive(path, [("a.npy", content_of(plain)), ("b.npy", content_of(plain)[:-1])])
     assert list(penstock.load(path, names=["a"])) == ["a"]
     assert penstock.load(path, names=[]) == {}
-    with pytest.raises(penstock.InvalidArgument, match="b.npy: its header and its array take"):
+    with pytest.raises(penstock.InvalidArgument, match="b.npy: its header and array require"):
         penstock.load(path)
     with pytest.raises(penstock.InvalidArgument, match="it has no array called 'c'; it has ") as told:
         penstock.load(path, names=["a", "c"])
     assert told.value.code == "not_found"
     assert penstock.load(path, "u1").tobytes() == damaged
     for wrong in ({"dtype": "u1"}, {"offset": 1}, {"shape": 3}):
-        with pytest.raises(penstock.InvalidArgument, match="names= selects arrays of a .npz file"):
+        with pytest.raises(penstock.InvalidArgument, match="names= works only with .npz"):
             penstock.load(path, names=["a"], **wrong)
-    with pytest.raises(penstock.InvalidArgument, match="names= selects arrays of a .npz file"):
+    with pytest.raises(penstock.InvalidArgument, match="names= works only with .npz"):
         penstock.load(saved(tmp_path, plain), names=["a"])
     for several in ("a", b"a", 1, [1]):
         with pytest.raises(TypeError, match="names must be"):
@@ -312,15 +312,15 @@ def test_members_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
     for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         archive(path, [("readme.txt", b"hello")], method)
-        refused("readme.txt: it does not begin as .npy files do")
+        refused("readme.txt: it does not start with the .npy magic string")
         archive(path, [("b.npy", whole[:-1])], method)
-        refused("b.npy: its header and its array take 224 bytes, and it has 223")
+        refused("b.npy: its header and array require 224 bytes, but it contains 223")
         archive(path, [("a.npy", whole), ("a", whole)], method)
-        refused("a comes twice")
+        refused("the archive contains a twice")
         archive(path, [("o.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", b"x" * 8))], method)
-        refused("o.npy: it holds Python objects as a pickle")
+        refused("o.npy: it contains pickled Python objects")
     archive(path, [("a.npy", whole)], zipfile.ZIP_BZIP2)
-    refused("a.npy: it is compressed by method 12 of zip archives")
+    refused("a.npy: zip compression method 12 is not supported")
 
 
 def test_archives_that_are_damaged_are_refused(tmp_path: Path) -> None:
@@ -337,18 +337,18 @@ def test_archives_that_are_damaged_are_refused(tmp_path: Path) -> None:
     def changed(at: int, value: bytes) -> bytes:
         return bytes(whole[:at] + value + whole[at + len(value) :])
 
-    refused(bytes(whole[:-1]), "it is not whole")
+    refused(bytes(whole[:-1]), "the archive is truncated")
     refused(changed(entry + 8, b"\1"), "a.npy: it is encrypted")
-    refused(changed(entry + 16, b"crc!"), "a.npy: its compressed bytes are damaged: Bad CRC-32")
-    refused(changed(entry + 24, struct.pack("<L", 1 << 31)), "compressed bytes cannot be 2147483648")
-    refused(changed(60, b"\xff" * 8), "a.npy: its compressed bytes are damaged")
+    refused(changed(entry + 16, b"crc!"), "a.npy: its compressed data is corrupt: Bad CRC-32")
+    refused(changed(entry + 24, struct.pack("<L", 1 << 31)), "compressed bytes cannot expand to 2147483648")
+    refused(changed(60, b"\xff" * 8), "a.npy: its compressed data is corrupt")
     stored = archive(path, [("a.npy", content_of(np.zeros(500)))])
     entry = stored.index(b"PK\x01\x02")
     whole = stored
-    refused(changed(entry + 20, struct.pack("<2L", 1 << 20, 1 << 20)), "its members have more bytes than the file")
-    refused(changed(entry + 20, struct.pack("<L", 100)), "it is stored, but has 100 bytes in the file")
-    refused(changed(entry + 42, struct.pack("<L", 7)), "a.npy: it does not begin where the archive's list says")
-    refused(changed(whole.index(b"PK\x05\x06") + 16, struct.pack("<L", 1 << 30)), "a.npy: it begins at -")
+    refused(changed(entry + 20, struct.pack("<2L", 1 << 20, 1 << 20)), "its members overlap: together they are larger than the file")
+    refused(changed(entry + 20, struct.pack("<L", 100)), "it is stored uncompressed, but its size in the file is 100 bytes")
+    refused(changed(entry + 42, struct.pack("<L", 7)), "a.npy: it is not at the offset in the zip directory")
+    refused(changed(whole.index(b"PK\x05\x06") + 16, struct.pack("<L", 1 << 30)), "a.npy: it starts at offset -")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -361,7 +361,7 @@ def test_offsets_and_names_of_members_that_cannot_be_are_told(tmp_path: Path, me
     whole = path.read_bytes()
     entry = whole.index(b"PK\x01\x02")
     path.write_bytes(whole[: entry + 42] + b"\xff" * 4 + whole[entry + 46 :])
-    with pytest.raises(penstock.InvalidArgument, match=f"{path}: a.npy: it begins at {(1 << 64) - 1} of a file of {len(whole)} bytes"):
+    with pytest.raises(penstock.InvalidArgument, match=f"{path}: a.npy: it starts at offset {(1 << 64) - 1}, but the file has only {len(whole)} bytes"):
         penstock.load(path)
 
     whole = archive(path, [("é.npy", content_of(ARRAYS["plain"]))], method)
@@ -370,7 +370,7 @@ def test_offsets_and_names_of_members_that_cannot_be_are_told(tmp_path: Path, me
     if method == zipfile.ZIP_STORED:
         assert np.array_equal(penstock.load(path)["é"], ARRAYS["plain"])
     else:
-        with pytest.raises(penstock.InvalidArgument, match=f"{path}: é.npy: its compressed bytes are damaged"):
+        with pytest.raises(penstock.InvalidArgument, match=f"{path}: é.npy: its compressed data is corrupt"):
             penstock.load(path)
 
 

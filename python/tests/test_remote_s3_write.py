@@ -236,7 +236,7 @@ def test_options_of_servers_are_for_urls(tmp_path):
     with pytest.raises(penstock.InvalidArgument, match="applies only to URLs"):
         penstock.tofile(SMALL, tmp_path / "file", storage_options={"region": "eu-west-1"})
     assert not (tmp_path / "file").exists()
-    with pytest.raises(penstock.InvalidArgument, match="an object is always written from offset 0"):
+    with pytest.raises(penstock.InvalidArgument, match="an object can only be written at offset 0"):
         penstock.tofile(SMALL, "s3://bucket/key", 10)
 
 

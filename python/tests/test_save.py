@@ -72,13 +72,13 @@ def _bfloat16() -> Any:
 
 # Ending, object, error and its words.
 REFUSED: dict[str, tuple[str, Callable[[], Any], type[Exception], str]] = {
-    "an array as a dict": (".safetensors", lambda: ARRAYS["T"], TypeError, "a .safetensors file holds a dict of arrays by their names, not ndarray"),
-    "an array as an archive": (".npz", lambda: ARRAYS["T"], TypeError, "a .npz file holds a dict of arrays by their names, not ndarray"),
-    "a dict as an array": (".npy", lambda: ARRAYS, TypeError, "a .npy file holds one array, not dict: a .npz file holds a dict"),
+    "an array as a dict": (".safetensors", lambda: ARRAYS["T"], TypeError, "to save a .safetensors file, pass a dict of arrays by name, not ndarray"),
+    "an array as an archive": (".npz", lambda: ARRAYS["T"], TypeError, "to save a .npz file, pass a dict of arrays by name, not ndarray"),
+    "a dict as an array": (".npy", lambda: ARRAYS, TypeError, "a .npy file contains one array, not dict; save a dict of arrays to a .npz file"),
     "a number as a name": (".npz", lambda: {1: ARRAYS["T"]}, TypeError, "the names of arrays must be str, not int"),
-    "an object": (".npz", lambda: {"a": object()}, TypeError, 'array "a" is neither an array nor a tensor, but object'),
-    "an array of objects": (".npy", lambda: np.array([None]), penstock.InvalidArgument, "the array is of type object, which NumPy files cannot hold"),
-    "bfloat16": (".npz", lambda: {"a": _bfloat16()}, penstock.InvalidArgument, 'array "a" is of type torch.bfloat16.*save it to a .safetensors or .pt file'),
+    "an object": (".npz", lambda: {"a": object()}, TypeError, 'array "a" must be an array or a tensor, not object'),
+    "an array of objects": (".npy", lambda: np.array([None]), penstock.InvalidArgument, "the array has the dtype object, which NumPy files cannot represent"),
+    "bfloat16": (".npz", lambda: {"a": _bfloat16()}, penstock.InvalidArgument, 'array "a" has the dtype torch.bfloat16.*save it to a .safetensors or .pt file'),
 }
 
 

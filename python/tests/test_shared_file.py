@@ -65,7 +65,7 @@ def test_who_fails_takes_the_name_from_all(tmp_path: Path) -> None:
     shared = SharedFile(path, b"head", 100)
     abandon(path, shared.hidden)
     abandon(path, shared.hidden)
-    with pytest.raises(FileNotFoundError, match=f"{path}: there is no .*: another process that was writing it failed, or"):
+    with pytest.raises(FileNotFoundError, match=f"{path}: the temporary file .* does not exist: another process that was writing the file failed, or"):
         with open_shared(path, shared.hidden, 100):
             pass
     shared.drop()
@@ -75,7 +75,7 @@ def test_who_fails_takes_the_name_from_all(tmp_path: Path) -> None:
 def test_another_file_under_its_hidden_name_is_not_written(tmp_path: Path) -> None:
     path = str(tmp_path / "model")
     shared = SharedFile(path, b"head", 100)
-    with pytest.raises(penstock.InvalidArgument, match="has 100 bytes, and not 101"):
+    with pytest.raises(penstock.InvalidArgument, match="has 100 bytes, not 101"):
         with open_shared(path, shared.hidden, 101):
             pass
     (tmp_path / shared.hidden).unlink()

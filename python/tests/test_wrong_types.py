@@ -249,11 +249,11 @@ def test_the_error_names_what_is_wrong(given: Given) -> None:
     for words, call in {
         r"read_into\(\) has no argument 'ofset': did you mean 'offset'\?": lambda: anything.read_into(buffer, ofset=3),
         r"pread\(\) has no argument 'zzz': its arguments are buffer, offset, size, .*timeout$": lambda: anything.pread(buffer, zzz=3),
-        r"size\(\) has no argument 'x': it has none": lambda: anything.size(x=3),
-        r"^pwrite\(\) needs the argument 'buffer'": lambda: anything.pwrite(offset=3),
-        r"^read_into\(\): offset is given twice": lambda: anything.read_into(buffer, 0, offset=3),
-        r"^read_into\(\) takes 4 positional arguments, not 5: order, path, .*progress are keyword-only": lambda: anything.read_into(buffer, 0, 1, 0, "C"),
-        r"^sync\(\) takes 0 positional arguments, not 1$": lambda: anything.sync(1),
+        r"size\(\) has no argument 'x': it takes none": lambda: anything.size(x=3),
+        r"^pwrite\(\) requires the argument 'buffer'": lambda: anything.pwrite(offset=3),
+        r"^read_into\(\): offset was passed twice": lambda: anything.read_into(buffer, 0, offset=3),
+        r"^read_into\(\) takes 4 positional arguments, but 5 were given: order, path, .*progress are keyword-only": lambda: anything.read_into(buffer, 0, 1, 0, "C"),
+        r"^sync\(\) takes 0 positional arguments, but 1 were given$": lambda: anything.sync(1),
         r"^read_into\(\): offset must be an int, not str": lambda: anything.read_into(buffer, "x"),
         r"^pwrite\(\): size must be an int or None, not float": lambda: anything.pwrite(buffer, size=1.5),
         r"^seek\(\): whence must be an int, not NoneType": lambda: anything.seek(0, None),
@@ -263,14 +263,14 @@ def test_the_error_names_what_is_wrong(given: Given) -> None:
         r"^name must be a str, an int, a torch.device or a CuPy Device, not float": lambda: penstock.device(1.5),
         r"^empty\(\): nbytes must be an int, not str": lambda: host.empty("x"),  # type: ignore[arg-type]
         r"^result\(\): timeout must be a number or None, not str": lambda: given.future.result("x"),  # type: ignore[arg-type]
-        r"^add_done_callback\(\) needs the argument 'fn'": lambda: given.future.add_done_callback(),  # type: ignore[call-arg]
+        r"^add_done_callback\(\) requires the argument 'fn'": lambda: given.future.add_done_callback(),  # type: ignore[call-arg]
         r"^_pipe_listen\(\): channels must be a sequence, not int": lambda: _native._pipe_listen("unix:", 3, b"", 1),  # type: ignore[arg-type]
     }.items():
         with pytest.raises(TypeError, match=words):
             call()
     for words, call in {
         r"^read_into\(\): offset is 9223372036854775808, which is out of range": lambda: file.read_into(buffer, 1 << 63),
-        r"^seek\(\): offset is a number of \d+ bits, which is out of range": lambda: file.seek(10**400),
+        r"^seek\(\): offset must be a number of \d+ bits, which is out of range": lambda: file.seek(10**400),
     }.items():
         with pytest.raises(penstock.InvalidArgument, match=words):
             call()
