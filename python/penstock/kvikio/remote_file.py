@@ -165,7 +165,7 @@ class RemoteFile:
             "region": aws_region_name,
             "access_key_id": aws_access_key_id,
             "secret_access_key": aws_secret_access_key,
-            "endpoint": aws_endpoint_url if is_by_name else None,  # other URLs already contain their server
+            "endpoint": aws_endpoint_url if is_by_name else None,  # other URLs already contain the server's name
             "session_token": aws_session_token,
         }
         options = {name: value for name, value in given.items() if value is not None}

@@ -214,7 +214,7 @@ def unlike(first: int, second: int) -> InvalidArgument:
 
 
 class Failed(Closed):
-    """Another rank has failed."""
+    """Another rank failed."""
 
     def __init__(self, message: str, rank: int = -1, reason: str = "", **fields: Any) -> None:
         super().__init__(message, **{"code": "closed", **fields})
