@@ -229,7 +229,7 @@ std::string uuid_text(const device_info& self) {
 }  // namespace
 
 void add_devices(nb::module_& module) {
-  nb::class_<device_info>(module, "Device", "A device into whose memory files can be read: a GPU, or the host device \"host:0\".")
+  nb::class_<device_info>(module, "Device", "A device whose memory files can be read into: a GPU, or the host device \"host:0\".")
       .def_ro("name", &device_info::name, "\"cuda:0\" or \"host:0\".")
       .def_ro("description", &device_info::description, "The manufacturer's name for the device.")
       .def_ro("pci_bus_id", &device_info::pci_bus_id, "\"0000:3b:00.0\"; empty for the host device.")
@@ -249,7 +249,7 @@ void add_devices(nb::module_& module) {
       "in flight hold one. CuPy and PyTorch accept it through __cuda_array_interface__ and DLPack. Memory on the host device\n"
       "also has the buffer protocol, so NumPy accepts it. The CPU cannot access GPU memory.")
       .def_prop_ro(
-          "ptr", [](const device_memory& self) { return reinterpret_cast<std::uint64_t>(self.data); }, "The address.")
+          "ptr", [](const device_memory& self) { return reinterpret_cast<std::uint64_t>(self.data); }, "Its address.")
       .def_prop_ro(
           "nbytes", [](const device_memory& self) { return self.size; }, "Its length in bytes.")
       .def_ro("device", &device_memory::device, "The device's name.")
@@ -257,8 +257,7 @@ void add_devices(nb::module_& module) {
       .def(
           "copy_from", [](nb::handle self, nb::handle source, nb::handle order) { copy_objects(self, source, parse_order(order)); },
           "source"_a, nb::kw_only(), "order"_a = "C",
-          "Copies all bytes of source, which may be any memory, to the start of this buffer. Blocks. Raises ValueError if they do\n"
-          "not fit.")
+          "Copies all bytes of source, which may be any memory, to its start. Blocks. Raises ValueError where they do not fit.")
       .def(
           "copy_to", [](nb::handle self, nb::handle target, nb::handle order) { copy_objects(target, self, parse_order(order)); },
           "target"_a, nb::kw_only(), "order"_a = "C",

@@ -350,7 +350,7 @@ void add_futures(nb::module_& module) {
                 wait_or_raise(self, timeout);
                 return self->error();
               },
-              "timeout"_a = nb::none(), "Like result(), but returns the error, or None.")
+              "timeout"_a = nb::none(), "As result(), but returns the error, or None.")
           .def(
               "done", [](const future& self) { return self->done(); }, "Returns whether the request has completed. Does not block.")
           .def(

@@ -156,7 +156,7 @@ void add_position(nb::class_<python_file>& type) {
             expect_open(self);
             return true;
           },
-          "Returns True.")
+          "True.")
       .def(
           "readline", [](nb::handle self, nb::handle size) { return line_function("readline", self, size); }, "size"_a.none() = -1,
           "Reads from the position up to and including the next newline, at most size bytes; None or a negative number means no\n"

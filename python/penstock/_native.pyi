@@ -62,16 +62,16 @@ class Pointer:
         """The start address."""
     @property
     def nbytes(self) -> int:
-        """The length in bytes."""
+        """Its length in bytes."""
     @property
     def owner(self) -> Any:
-        """The object that keeps the memory alive, or None."""
+        """What keeps the memory alive, or None."""
     @property
     def readonly(self) -> bool:
         """True if the memory can be written from but not read into."""
 
 class Device:
-    """A device into whose memory files can be read: a GPU, or the host device "host:0"."""
+    """A device whose memory files can be read into: a GPU, or the host device "host:0"."""
     @property
     def name(self) -> str:
         """"cuda:0" or "host:0"."""
@@ -96,7 +96,7 @@ class Device:
         memory_bytes."""
     @property
     def uuid(self) -> str:
-        """"GPU-...", as printed by nvidia-smi; empty if unknown."""
+        """"GPU-...", as nvidia-smi writes it; empty: not known."""
     def empty(self, nbytes: int) -> DeviceBuffer:
         """Allocates nbytes of uninitialized device memory. Raises penstock.Error."""
 
@@ -106,23 +106,21 @@ class DeviceBuffer:
     also has the buffer protocol, so NumPy accepts it. The CPU cannot access GPU memory."""
     @property
     def ptr(self) -> int:
-        """The address."""
+        """Its address."""
     @property
     def nbytes(self) -> int:
-        """The length in bytes."""
+        """Its length in bytes."""
     @property
     def device(self) -> str:
-        """The device's name."""
+        """The name of its device."""
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     def to_host(self) -> bytes:
         """Returns a copy of the bytes in host memory. Blocks. Raises penstock.Error."""
     def copy_from(self, source: _Buffer, *, order: _Order = "C") -> None:
-        """Copies all bytes of source, which may be any memory, to the start of this buffer. Blocks. Raises ValueError if they do
-        not fit."""
+        """Copies all bytes of source, which may be any memory, to its start. Blocks. Raises ValueError where they do not fit."""
     def copy_to(self, target: _Buffer, *, order: _Order = "C") -> None:
-        """Copies all bytes of this buffer to the start of target, which may be any memory. Blocks. Raises ValueError if they do
-        not fit."""
+        """Copies all its bytes to the start of target, which may be any memory. Blocks. Raises ValueError where they do not fit."""
     def __len__(self) -> int: ...
     def __getitem__(self, part: slice) -> DeviceBuffer: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -145,7 +143,7 @@ class Future(concurrent.futures.Future[_T]):
         end of the file. A batch returns a list of these. timeout is in seconds. Raises the request's penstock.Error, or
         TimeoutError if it has not completed in time."""
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Like result(), but returns the error, or None."""
+        """As result(), but returns the error, or None."""
     def done(self) -> bool:
         """Returns whether the request has completed. Does not block."""
     def running(self) -> bool:
@@ -214,9 +212,9 @@ class File:
     def size(self) -> int:
         """Returns the current size as reported by the kernel: 0 for files in /proc, regardless of their contents."""
     def sync(self) -> None:
-        """Flushes written data to disk. Blocks."""
+        """Forces written data to the disk. Blocks."""
     def close(self) -> None:
-        """Waits for requests in flight, then closes the file. A second call does nothing."""
+        """Waits for requests under way, then closes. A second time does nothing."""
     def __enter__(self) -> File: ...
     def __exit__(
         self, type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
@@ -236,7 +234,7 @@ class File:
         """Moves the position used by read(), readinto() and write() to offset from the start (whence 0), the position (1) or the
         end (2). Returns the position. Requests with an explicit offset do not use it."""
     def tell(self) -> int:
-        """Returns the current position."""
+        """The position."""
     def truncate(self, size: int | None = None) -> int:
         """Truncates the file to size bytes, or extends it with zeros; None: to the position, which does not change. Returns the
         size."""
@@ -250,7 +248,7 @@ class File:
     def writable(self) -> bool:
         """Returns whether the file is open for writing."""
     def seekable(self) -> bool:
-        """Returns True."""
+        """True."""
     def readline(self, size: int | None = -1) -> bytes:
         """Reads from the position up to and including the next newline, at most size bytes; None or a negative number means no
         limit. Returns bytes, empty at the end of the file."""
@@ -259,7 +257,7 @@ class File:
     def writelines(self, lines: Iterable[_Buffer]) -> None:
         """Writes the lines at the position, one after the other."""
     def readall(self) -> bytes:
-        """Reads from the current position to end of file."""
+        """Reads from the position to the end of the file."""
     def isatty(self) -> bool:
         """Returns whether the file is a terminal."""
     def __iter__(self) -> File: ...
@@ -346,8 +344,8 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> list[int]:
-        """Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of
-        counts. Raises the error of the first request that failed; the others are not affected."""
+        """Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of counts. Raises
+        as the first that failed; the others are not disturbed."""
     def write_many(
         self,
         requests: Iterable[_Request],

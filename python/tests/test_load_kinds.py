@@ -118,7 +118,7 @@ def test_a_dtype_alone_is_refused_for_a_file_of_tensors(tmp_path: Path, kind: st
     path = tmp_path / "x"
     FILES[kind](path)
     load = partial(penstock.load, path, framework="np")
-    with pytest.raises(penstock.InvalidArgument, match=f"^{path} is an? .*dtype= converts no tensors: load it without dtype="):
+    with pytest.raises(penstock.InvalidArgument, match=f"^{path} is an? .*dtype= does not convert tensors: load it without dtype="):
         load("f4")
     content = path.read_bytes()
     assert load("i1").tobytes() == load("u1").tobytes() == content

@@ -386,7 +386,7 @@ def test_ranks_get_their_parts(tmp_path: Path) -> None:
         ({"weight": np.s_[::-1]}, "is not .dim, rank, world"),
         ({"bias": (slice(None), slice(None))}, "too many indices"),
     ):
-        with pytest.raises(ValueError, match=f'slices of tensor "{next(iter(slices))}" of shape .*{words}'):
+        with pytest.raises(ValueError, match=f'slices for tensor "{next(iter(slices))}" of shape .*{words}'):
             load_file(tmp_path / "file", slices=slices)
     with pytest.raises(SafetensorError, match='does not contain tensor "other"'):
         load_file(tmp_path / "file", slices={"other": (0, 0, 2)})
@@ -575,7 +575,7 @@ def test_all_that_does_not_fit_is_told_before_anything_is_touched(tmp_path: Path
         '"b" has the shape [2, 3] in the file but [3, 2] in memory',
         '"c" has the type F16 in the file but float32 in memory',
         '"d" is read-only in memory',
-        '"f" has 4 bytes in the file and 5 in memory',
+        '"f" has 4 bytes in the file but 5 in memory',
         'missing from the file: "e", "g"',
     ):
         assert words in told

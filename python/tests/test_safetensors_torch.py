@@ -251,7 +251,7 @@ class WithMore(torch.nn.Linear):  # type: ignore[misc]
 def test_what_a_module_keeps_beside_tensors_is_missing(tmp_path: Path) -> None:
     ours.save_file({"weight": torch.ones(3, 2), "bias": torch.ones(3)}, tmp_path / "file")
     module = WithMore(2, 3)
-    with pytest.raises(Mismatch, match='missing in the file: "_extra_state"'):
+    with pytest.raises(Mismatch, match='missing from the file: "_extra_state"'):
         load_into(tmp_path / "file", module)
     assert load_into(tmp_path / "file", module, strict=False) == (["_extra_state"], [])
     assert bool((module.weight == 1).all())

@@ -61,7 +61,7 @@ def test_numpy_itself_reads_the_archive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x", "x.bin", "x.gguf", "x.npy.txt", ".npy/x"])
 def test_an_unknown_ending_is_an_error_that_lists_the_known_ones(tmp_path: Path, name: str) -> None:
-    with pytest.raises(penstock.InvalidArgument, match=r"must be one of \.safetensors, \.pt, \.pth, \.ckpt, \.npy, \.npz; penstock.tofile"):
+    with pytest.raises(penstock.InvalidArgument, match=r"must be one of \.safetensors, \.pt, \.pth, \.ckpt, \.npy, \.npz; to write plain bytes, use penstock.tofile"):
         penstock.save(tmp_path / name, ARRAYS)
     assert not any(tmp_path.iterdir())
 

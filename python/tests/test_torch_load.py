@@ -207,7 +207,7 @@ def test_what_is_not_read_here_comes_from_torch_and_says_why(path: Path, caplog:
     assert torch.equal(penstock.torch.load(path, mmap=True), tensor)
     assert "mmap=True" in caplog.text
     assert torch.equal(penstock.torch.load(io.BytesIO(path.read_bytes())), tensor)
-    assert "BytesIO is not the path" in caplog.text
+    assert "BytesIO is not a file path" in caplog.text
     assert penstock.torch.load(path, map_location="meta").device.type == "meta"
     assert "meta" in str(penstock.torch.fallback_reason(path, "meta"))
     with zipfile.ZipFile(path) as archive:
