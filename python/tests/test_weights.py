@@ -186,7 +186,7 @@ def test_each_update_is_a_version():
         assert following[0].version == 8
         assert server.update({"other": np.ones(3)}, version=10) == 10
         assert list(load_weights(server.url, timeout=30).tensors) == ["other"]
-        with pytest.raises(penstock.InvalidArgument, match="version 10 is not higher than 10"):
+        with pytest.raises(penstock.InvalidArgument, match="version 10 is not higher than the last one, 10"):
             server.update(version=10)
         with pytest.raises(penstock.InvalidArgument, match='missing from the server: "it"'):
             receiver.load(timeout=30)
@@ -416,7 +416,7 @@ def test_parts_that_do_not_fit_are_refused(part, message):
         serve_weights({"it": np.zeros((2, 10))}, parts={"it": part})
     with pytest.raises(TypeError, match="a pair of the whole shape and a tuple of slices"):
         serve_weights({"it": np.zeros((2, 10))}, parts={"it": (4, 10)})
-    with pytest.raises(penstock.InvalidArgument, match='parts has "its", which weights does not have: did you mean it'):
+    with pytest.raises(penstock.InvalidArgument, match='parts contains "its", not found in weights: did you mean it'):
         serve_weights({"it": np.zeros((2, 10))}, parts={"its": part})
 
 
@@ -547,9 +547,9 @@ def test_what_does_not_fit_is_told_before_anything_is_written():
         assert loaded.missing_keys == ["lacking"] and loaded.unexpected_keys == ["a", "b", "extra"]
         loaded = load_weights(server.url, {"c": np.zeros(5), "lacking": np.zeros(1)}, names=["c"], timeout=30)
         assert loaded.missing_keys == [] == loaded.unexpected_keys
-        with pytest.raises(penstock.InvalidArgument, match='names names "d", which neither side has'):
+        with pytest.raises(penstock.InvalidArgument, match='names contains "d", which neither side has'):
             load_weights(server.url, names=["c", "d"], timeout=30)
-        with pytest.raises(penstock.InvalidArgument, match='parts names "d", which neither side has'):
+        with pytest.raises(penstock.InvalidArgument, match='parts contains "d", which neither side has'):
             load_weights(server.url, parts={"d": ((1,), (slice(0, 1),))}, timeout=30)
 
 
@@ -632,15 +632,15 @@ def test_what_a_stranger_says_harms_nobody(word, payloads, message):
         ([b"", b""], "pieces in 2 payloads"),
         ([b"1234567"], "numbers of 7 bytes in total"),
         (packed(1), "too few numbers"),
-        (packed(0), "a message of 0 pieces"),
-        (packed(-1), "a message of -1 pieces"),
-        (packed(1 << 60), "a message of"),
+        (packed(0), "a request for 0 pieces in a message"),
+        (packed(-1), "a request for -1 pieces in a message"),
+        (packed(1 << 60), "pieces in a message"),
         (packed(1, 2, 0, 1), "tensor index 2, but the catalog has 2 tensors"),
         (packed(1, -1, 0, 1), "tensor index -1, but the catalog has 2 tensors"),
-        (packed(1, 0, 5, 6), r"a piece \[5:11\]"),
-        (packed(1, 0, -1, 2), r"a piece \[-1:1\]"),
-        (packed(1, 0, 3, 0), r"a piece \[3:3\]"),
-        (packed(1, 0, 1 << 62, 1 << 62), "a piece"),
+        (packed(1, 0, 5, 6), r"a request for \[5:11\]"),
+        (packed(1, 0, -1, 2), r"a request for \[-1:1\]"),
+        (packed(1, 0, 3, 0), r"a request for \[3:3\]"),
+        (packed(1, 0, 1 << 62, 1 << 62), "but the local part is"),
         (packed(*[1, 0, 0, 10] * 3), "more bytes than the tensors have"),
     ],
 )
@@ -668,7 +668,7 @@ def test_what_does_not_lie_together_is_bounded(monkeypatch):
     with serve_weights({"it": np.zeros((10, 10))}) as server, Raw(server.url) as stranger:
         stranger.lease()
         stranger.say({"ask": "send"}, packed(1, 0, 0, 0, 10, 5))
-        assert "400 bytes in a message that are not contiguous" in stranger.hear()[0]["reason"]
+        assert "a message with 400 non-contiguous bytes" in stranger.hear()[0]["reason"]
 
 
 def test_one_receiver_too_many_is_told_so():
@@ -809,7 +809,7 @@ def test_a_version_that_was_not_asked_for_is_refused(word):
 
 @pytest.mark.parametrize("word", [{"version": -1}, {"version": -5}, {"version": "1"}, {"version": True}, {}, {"failed": 3}, [1]])
 def test_an_answer_that_is_none_is_refused(word):
-    with Impostor(says(catalog(), word)) as impostor, pytest.raises(penstock.Error, match="the other end sent"):
+    with Impostor(says(catalog(), word)) as impostor, pytest.raises(penstock.Error, match="the peer sent"):
         load_weights(impostor.url, {"it": np.zeros(10)}, timeout=30)
 
 

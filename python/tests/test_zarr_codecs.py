@@ -472,7 +472,7 @@ def test_explains_who_decodes(tmp_path: Path) -> None:
     array[...] = 1
     told = explain(array, (slice(4, 60), slice(0, 5)))
     assert (told.direct, told.decoder, told.chunks, told.ranges, told.files, told.staged_chunks) == (True, "cpu", 8, 8, 8, 0)
-    assert str(told).endswith(f"its chunks in local files are decoded (zstd) by {_coded.threads()} threads of the CPU")
+    assert str(told).endswith(f"its chunks in local files are decoded (zstd) by {_coded.threads()} CPU threads")
     with pytest.raises(ValueError, match="decode is 'fast': it must be one of 'auto', 'cpu', 'gpu'"):
         load(array, decode="fast")
     with pytest.raises(ValueError, match='decode is "gpu", but nvCOMP cannot decode this array: the result is on host'):

@@ -307,7 +307,7 @@ class TestOut:
         np.testing.assert_array_equal(np.frombuffer(read, "f4").reshape(expected.shape), expected)
 
     def test_of_another_shape_dtype_or_size_is_refused(self, array: Any) -> None:
-        with pytest.raises(ValueError, match=r"out has shape \(100, 299\), the result \(100, 300\)"):
+        with pytest.raises(ValueError, match=r"out has shape \(100, 299\), but the result has \(100, 300\)"):
             load(array, out=np.empty((100, 299), "f4"))
         with pytest.raises(TypeError, match="out has dtype float64, the result float32"):
             load(array, out=np.empty((100, 300), "f8"))

@@ -158,7 +158,7 @@ def test_a_damaged_chunk_is_an_error_that_names_it(tmp_path: Path) -> None:
     array = made(tmp_path)
     file = tmp_path / "c" / "2" / "1"
     file.write_bytes(file.read_bytes()[:-5])
-    with pytest.raises(ValueError, match=f"of {file}: zstd cannot decode"):
+    with pytest.raises(ValueError, match=f"in {file}: zstd cannot decode"):
         reopened(array)[...]
 
 
@@ -196,7 +196,7 @@ def test_who_decodes_is_set_for_arrays_that_are_opened_then(tmp_path: Path, monk
     for each in (careful, pickle.loads(pickle.dumps(careful)), reopened(array)):
         np.testing.assert_array_equal(each[...], array[...])
     assert asked[0] == "cpu" and asked[-1] == "auto"
-    with pytest.raises(ValueError, match="decode is 'fast'; it must be one of"):
+    with pytest.raises(ValueError, match="decode is 'fast': it must be one of"):
         install(decode="fast")
 
 

@@ -63,7 +63,7 @@ class Holder:
         for kind, asked in (("names", self.names), ("parts", self.parts)):
             absent = [each for each in asked or () if each not in found]
             if absent:
-                raise _wrong(f"{kind} contains {listed(sorted(map(str, absent)))}, which {self._argument} lacks{meant(map(str, absent), found)}")
+                raise _wrong(f"{kind} contains {listed(sorted(map(str, absent)))}, not found in {self._argument}{meant(map(str, absent), found)}")
         return [_held(name, value, self.parts) for name, value in found.items() if self.names is None or name in self.names]
 
 
