@@ -145,7 +145,7 @@ except OSError as error:
 def test_a_disk_that_is_full_is_told_before_anything_is_written(tmp_path: Path) -> None:
     path = str(tmp_path / "model")
     told = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, check=True).stdout
-    assert told.startswith(f"{errno.EFBIG} {path}: make room for 1000001 bytes: File too large")
+    assert told.startswith(f"{errno.EFBIG} {path}: reserve 1000001 bytes: File too large")
     assert os.listdir(tmp_path) == []
 
 
