@@ -87,7 +87,7 @@ def test_an_array_of_structs_is_indexed_and_shares_its_memory() -> None:
     with pytest.raises(IndexError, match="out of bounds"):
         params[3]
     assert int(params) == params.ptr
-    with pytest.raises(ValueError, match="1 or more"):
+    with pytest.raises(ValueError, match="at least 1"):
         cufile.IOParams(0)
 
 

@@ -188,7 +188,7 @@ def test_where_direct_io_is_refused_the_file_opens_without_and_says_so(
     before = gds.direct_io_fallbacks()
     file = gds.GdsFile(path, CREATE | os.O_EXCL)
     monkeypatch.undo()
-    assert "no direct I/O" in file.fallback_reason
+    assert "does not support direct I/O" in file.fallback_reason
     assert gds.direct_io_fallbacks() == gds.Fallbacks(before.files + 1, file.fallback_reason)
     file.save_storage(storages.of(b"12345"))
     assert pathlib.Path(path).read_bytes() == b"12345"
@@ -202,7 +202,7 @@ def _flags_of(descriptor: int) -> int:
 def test_buffers_are_registered_once_and_deregistered_once(storages: Storages) -> None:
     storage = storages.of(b"12345678")
     gds.gds_register_buffer(storage)
-    with pytest.raises(RuntimeError, match="registered already"):
+    with pytest.raises(RuntimeError, match="already registered"):
         gds.gds_register_buffer(storage)
     gds.gds_deregister_buffer(storage)
     with pytest.raises(RuntimeError, match="not registered"):

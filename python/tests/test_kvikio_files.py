@@ -274,7 +274,7 @@ def test_a_task_size_that_changes_nothing_says_so_once(file: pathlib.Path, monke
             opened.pread(bytearray(8), task_size=4096).get()
             opened.read(bytearray(8), task_size=1)
     assert [each.category for each in told] == [RuntimeWarning]
-    assert "task_size changes nothing" in str(told[0].message) and told[0].filename == __file__
+    assert "task_size has no effect" in str(told[0].message) and told[0].filename == __file__
 
 
 def test_read_only_memory_is_no_target(file: pathlib.Path) -> None:

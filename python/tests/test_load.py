@@ -138,10 +138,10 @@ def test_what_cannot_be_is_refused_in_words(path: Path) -> None:
     for words, wrong in {
         "offset is -1": {"offset": -1},
         "shape is \\(-2,\\)": {"shape": -2},
-        "one may be -1": {"shape": (-1, -1)},
-        "beside a 0": {"shape": (-1, 0)},
-        "dtype object has no bytes": {"dtype": object},
-        "dtype .*U0.* has no bytes": {"dtype": "U0"},
+        "one of them may be -1": {"shape": (-1, -1)},
+        "ambiguous if another length is 0": {"shape": (-1, 0)},
+        "dtype object cannot be stored as bytes": {"dtype": object},
+        "dtype .*U0.* cannot be stored as bytes": {"dtype": "U0"},
     }.items():
         with pytest.raises(ValueError, match=words):
             penstock.load(path, **wrong)

@@ -100,7 +100,7 @@ def test_what_cannot_be_cut_is_told_before_anything_is_read(model: tuple[Path, d
     path, _ = model
     with pytest.raises(penstock.InvalidArgument, match=r'slices for tensor "norm" of shape \[301\]: the 301 rows of dimension 0 cannot be divided evenly among 2 ranks'):
         load_sharded(path, ["cpu", "cpu"], {"norm": 0}, "np")
-    with pytest.raises(penstock.InvalidArgument, match=r"has no dimension 2"):
+    with pytest.raises(penstock.InvalidArgument, match=r"there is no dimension 2"):
         load_sharded(path, ["cpu", "cpu"], {"embed": 2}, "np")
     with pytest.raises(TypeError, match=r"""shard returned '0' for tensor "embed", which is neither a dimension nor None"""):
         load_sharded(path, ["cpu", "cpu"], lambda name, shape: "0" if name == "embed" else None, "np")  # type: ignore[arg-type,return-value]

@@ -129,7 +129,7 @@ def test_damage_is_one_of_penstocks_errors(tmp_path: Path, kind: str) -> None:
 def test_an_empty_file_is_no_array(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"f{ending}"
     path.write_bytes(b"")
-    with pytest.raises(penstock.InvalidArgument, match="does not begin as"):
+    with pytest.raises(penstock.InvalidArgument, match="does not start like a"):
         penstock.load(path)
     assert penstock.load(path, dtype="u1").shape == (0,)
 

@@ -12,7 +12,7 @@ import pytest
 PAGE = pathlib.Path(__file__).parents[2] / "docs/guides/pipes.md"
 # What each program prints, among other things, in the order of the page.
 PRINTED = (
-    ("b'step 3' (1000, 1000)", "received from host to host", "xth: chosen", "mpt: refused: "),
+    ("b'step 3' (1000, 1000)", "received from host to host", "xth: chosen", "mpt: not usable: "),
     ("999999.0 4000000",),
 )
 

@@ -379,9 +379,9 @@ def test_ranks_get_their_parts(tmp_path: Path) -> None:
     assert (by_call["weight"] == weight[2:, :6]).all() and (by_call["bias"] == bias).all()
     for slices, words in (
         ({"weight": (0, 0, 3)}, "the 8 rows of dimension 0 cannot be divided evenly among 3 ranks"),
-        ({"weight": (2, 0, 2)}, "dimension 2 of"),
-        ({"weight": (0, 2, 2)}, "rank 2 of 2"),
-        ({"weight": (0, 0, 0)}, "rank 0 of 0"),
+        ({"weight": (2, 0, 2)}, "there is no dimension 2"),
+        ({"weight": (0, 2, 2)}, "rank is 2, but world is 2"),
+        ({"weight": (0, 0, 0)}, "rank is 0, but world is 0"),
         ({"weight": "first"}, "is not .dim, rank, world"),
         ({"weight": np.s_[::-1]}, "is not .dim, rank, world"),
         ({"bias": (slice(None), slice(None))}, "too many indices"),

@@ -121,7 +121,7 @@ def test_a_file_that_is_cut_is_an_error_that_names_it(tmp_path: Path) -> None:
     os.truncate(path, 60_000)
     with pytest.raises(dcp.CheckpointException, match=str(path)) as caught:
         dcp.load(zeros_of(wanted), storage_reader=checkpoint.FileSystemReader(tmp_path))
-    assert "not whole" in str(caught.value)
+    assert "truncated" in str(caught.value)
     path.unlink()
     with pytest.raises(dcp.CheckpointException, match=f"{path}.*No such file"):
         dcp.load(zeros_of(wanted), storage_reader=checkpoint.FileSystemReader(tmp_path))

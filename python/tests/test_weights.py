@@ -556,16 +556,16 @@ def test_what_does_not_fit_is_told_before_anything_is_written():
 def test_arguments_that_make_no_sense():
     with pytest.raises(TypeError, match="weights must be a torch.nn.Module or a mapping"):
         serve_weights([np.zeros(3)])
-    with pytest.raises(penstock.InvalidArgument, match="names has"):
+    with pytest.raises(penstock.InvalidArgument, match="names contains"):
         serve_weights({"a": np.zeros(3)}, names=["b"])
     with pytest.raises(penstock.InvalidArgument, match="cannot be served: its name is empty"):
         serve_weights({"": np.zeros(3)})
     with pytest.raises(penstock.InvalidArgument, match="snapshot"):
         serve_weights({"a": np.zeros(3)}, snapshot=-1)
     for version in (-1, 1.5, "1", True, 1 << 53):
-        with pytest.raises(penstock.InvalidArgument, match="version is .*, which is not a whole number"):
+        with pytest.raises(penstock.InvalidArgument, match="version is .*, which is not an integer"):
             serve_weights({}, version=version)
-        with serve_weights({}) as server, pytest.raises(penstock.InvalidArgument, match="version is .*, which is not a whole number"):
+        with serve_weights({}) as server, pytest.raises(penstock.InvalidArgument, match="version is .*, which is not an integer"):
             server.update(version=version)
     with pytest.raises(penstock.NotFound):
         load_weights("unix:@penstock-nobody-is-here", timeout=5)

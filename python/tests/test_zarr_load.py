@@ -309,7 +309,7 @@ class TestOut:
     def test_of_another_shape_dtype_or_size_is_refused(self, array: Any) -> None:
         with pytest.raises(ValueError, match=r"out has shape \(100, 299\), but the result has \(100, 300\)"):
             load(array, out=np.empty((100, 299), "f4"))
-        with pytest.raises(TypeError, match="out has dtype float64, the result float32"):
+        with pytest.raises(TypeError, match="out has dtype float64, but the result has float32"):
             load(array, out=np.empty((100, 300), "f8"))
         with pytest.raises(ValueError, match="out has 119999 bytes, but the result has 120000"):
             load(array, out=bytearray(119999))

@@ -82,7 +82,7 @@ def _is_int(value: Any) -> bool:
 def shard_of(shape: Sequence[int], dim: int, rank: int, world: int) -> tuple[slice, ...]:
     """Returns one rank's part. Raises ValueError if the tensor cannot be split this way."""
     if not -len(shape) <= dim < len(shape):
-        raise ValueError(f"shape {list(shape)} has no dimension {dim}")
+        raise ValueError(f"there is no dimension {dim}")
     if world < 1 or not 0 <= rank < world:
         raise ValueError(f"rank is {rank}, but world is {world}")
     length = shape[dim]
