@@ -30,7 +30,9 @@ void raise_unless_ok(const status& error, const error_place& where = {});
 // Raises penstock.BufferError, also a ValueError, for memory that cannot be used.
 [[noreturn]] void raise_bad_memory(const std::string& message);
 
-// The time that a thread waits before it checks for signals again.
+// A blocking call for at most this many bytes completes without a check for signals.
+inline constexpr std::uint64_t uninterrupted_bytes = std::uint64_t{64} << 20;
+// The time that a thread waits for a longer call before it checks for signals again.
 inline constexpr std::chrono::milliseconds interrupt_interval{50};
 // Runs pending signal handlers, on Python's main thread. Returns true if one raised; its exception is then set.
 [[nodiscard]] bool interrupted() noexcept;

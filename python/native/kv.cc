@@ -2,7 +2,10 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <penstock/penstock.hpp>
 #include <span>
@@ -96,6 +99,9 @@ struct parsed_items {
   key_names names;
   std::vector<kv::memory_piece> pieces;  // of all items
   std::vector<kv::item> items;
+  [[nodiscard]] std::uint64_t bytes() const noexcept {
+    return std::accumulate(pieces.begin(), pieces.end(), std::uint64_t{0}, [](auto sum, const auto& each) { return sum + each.length; });
+  }
 };
 
 parsed_items parse_items(flight& keeper, nb::list keys, nb::list buffers, memory_use use) {
@@ -144,15 +150,21 @@ void raise_first_of(const std::vector<kv::key_result>& results, const std::strin
   for (const auto& each : results) raise_unless_ok(each.error, {folder});
 }
 
+// The same error as that of the future.
+void raise_sum_of(const std::vector<kv::key_result>& results) {
+  const auto failed = std::ranges::find_if(results, [](const auto& each) { return !each.error.ok(); });
+  if (failed == results.end()) return;
+  raise(failed->error, {.bytes_done = std::accumulate(results.begin(), results.end(), std::uint64_t{0},
+                                                      [](auto sum, const auto& each) { return sum + each.bytes; })});
+}
+
 // --- calls
 
 template <bool is_put>
-future start(const python_store& self, nb::list keys, nb::list buffers, bool return_exceptions) {
-  future made(new flight());
-  const auto parsed = parse_items(*made, keys, buffers, is_put ? memory_use::source : memory_use::target);
+void start_parsed(const python_store& self, flight& made, const parsed_items& parsed, bool return_exceptions) {
   const auto results = std::make_shared<shared_results>();
-  if (return_exceptions) made->leave_errors_to_value();
-  made->start_other(
+  if (return_exceptions) made.leave_errors_to_value();
+  made.start_other(
       [&, target = self.target](io_callback told) {
         const auto ended = [told = std::move(told)](std::span<const kv::key_result>) { told({}); };
         auto running = is_put ? target->put_async(parsed.items, ended) : target->get_async(parsed.items, ended);
@@ -160,7 +172,31 @@ future start(const python_store& self, nb::list keys, nb::list buffers, bool ret
         return std::move(running.running());
       },
       [results, folder = self.target->folder()] { return outcomes_of(**results, folder); });
+}
+
+template <bool is_put>
+future start(const python_store& self, nb::list keys, nb::list buffers, bool return_exceptions) {
+  future made(new flight());
+  start_parsed<is_put>(self, *made, parse_items(*made, keys, buffers, is_put ? memory_use::source : memory_use::target), return_exceptions);
   return made;
+}
+
+// Runs on the calling thread. A call for many bytes waits for a future instead, so that a signal can end the wait; so does a call without
+// keys, whose results have no place for the error of a closed store.
+nb::object get(const python_store& self, nb::list keys, nb::list buffers, bool return_exceptions) {
+  future made(new flight());
+  const auto parsed = parse_items(*made, keys, buffers, memory_use::target);
+  if (parsed.items.empty() || parsed.bytes() > uninterrupted_bytes) {
+    start_parsed<false>(self, *made, parsed, return_exceptions);
+    made->wait(std::nullopt);
+    return made->value();
+  }
+  const auto results = [&, target = self.target] {
+    const without_gil unlocked;
+    return target->get(parsed.items);
+  }();
+  if (!return_exceptions) raise_sum_of(results);
+  return outcomes_of(results, self.target->folder());
 }
 
 nb::object sizes(const python_store& self, nb::list keys) {
@@ -214,7 +250,9 @@ void add_kv(nb::module_& module) {
       .def("put", &start<true>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
            "Stores the bytes of buffers, or of lists or tuples of them, concatenated, under keys. The future returns True for each\n"
            "key, or raises.")
-      .def("get", &start<false>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
+      .def("get", &get, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
+           "Fetches into buffers, or lists or tuples of them. Blocks. Returns for each key whether it was found, or raises.")
+      .def("get_async", &start<false>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
            "Fetches into buffers, or lists or tuples of them. The future returns for each key whether it was found, or raises.")
       .def("sizes", &sizes, "keys"_a, "Returns the length of each value in bytes, or None. Raises penstock.Error.")
       .def("drop", &drop, "keys"_a, "Drops values. Returns for each key whether it had one. Raises penstock.Error.")

@@ -14,8 +14,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The threads that wait for larger requests do so in steps, and check for signals after each.
-constexpr std::uint64_t uninterrupted_bytes = std::uint64_t{64} << 20;
 // For a request that reports progress: two pieces of this size are in flight, and one call per piece costs almost nothing.
 constexpr std::uint64_t piece_bytes = std::uint64_t{128} << 20;
 constexpr std::size_t pieces_under_way = 2;

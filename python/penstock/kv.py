@@ -109,7 +109,7 @@ class Store:
         InvalidArgument if the buffers have a different length; `penstock.Error` with code "io" if a value does not match its checksum, which also
         drops it.
         """
-        return self.get_async(items, return_exceptions=return_exceptions).result()
+        return self._native.get(*_keys_and_buffers(items), return_exceptions)
 
     def put_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
         """Starts `put()` and returns a future. Do not change the buffers until it is done. `cancel()` skips keys that are not being written yet."""
@@ -117,7 +117,7 @@ class Store:
 
     def get_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
         """Starts `get()` and returns a future. Gets do not wait for puts."""
-        return self._native.get(*_keys_and_buffers(items), return_exceptions)
+        return self._native.get_async(*_keys_and_buffers(items), return_exceptions)
 
     def exists(self, keys: Iterable[Key]) -> list[bool]:
         """Returns a list that says whether each key has a value. This counts as a use. A read-only store sees the writer's current state. Raises

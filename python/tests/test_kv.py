@@ -141,6 +141,59 @@ def test_calls_that_do_not_wait(tmp_path: Path) -> None:
         assert told.wait(60)
 
 
+def get_threads() -> int:
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return sum(name.startswith("penstock-kv-get") for name in names)
+
+
+def test_a_get_that_blocks_runs_on_the_thread_of_its_caller(tmp_path: Path) -> None:
+    before = get_threads()
+    with Store(tmp_path / "store", MIB) as store:
+        store.put({"a": b"value"})
+        back = bytearray(5)
+        assert store.get({"a": back}) == [True] and back == b"value"
+        assert get_threads() == before
+        assert store.get_async({"a": back}).result() == [True]
+        assert get_threads() == before + 1
+
+
+GETS: dict[str, dict[Any, int]] = {  # the bytes of the buffer for each key
+    "none": {},
+    "absent": {"none": 7},
+    "many": {"a": 1000, "none": 5, b"b": 2000},
+    "short": {"a": 999},
+    "some fail": {"none": 5, "a": 1000, "b": 1},
+    "all fail": {"k" * 513: 3, "a": 1001},
+    "so long that a signal can end the wait": {"long": (64 << 20) + 1, "a": 1000},
+    "long, and one fails": {"a": (64 << 20) + 1, "b": 2000},
+}
+
+
+@pytest.mark.parametrize("return_exceptions", [False, True])
+@pytest.mark.parametrize("items", GETS.values(), ids=GETS)
+def test_a_get_ends_as_its_future_does(tmp_path: Path, items: dict[Any, int], return_exceptions: bool) -> None:
+    def seen(result: Any) -> Any:
+        if not isinstance(result, penstock.Error):
+            return result
+        return type(result), str(result), result.code, result.filename, result.bytes_done
+
+    def ended(get: Any) -> Any:
+        buffers = {key: np.zeros(size, np.uint8) for key, size in items.items()}
+        try:
+            results = [seen(each) for each in get(buffers)]
+        except penstock.Error as error:
+            results = seen(error)
+        return results, [each.tobytes() for each in buffers.values()]
+
+    values = {"a": content(1, 1000), "b": content(2, 2000)} | ({"long": np.ones(items["long"], np.uint8)} if "long" in items else {})
+    with Store(tmp_path / "store", 128 * MIB) as store:
+        store.put(values)
+        told = ended(lambda buffers: store.get(buffers, return_exceptions=return_exceptions))
+        assert told == ended(lambda buffers: store.get_async(buffers, return_exceptions=return_exceptions).result())
+    with pytest.raises(penstock.Closed, match="store"):
+        store.get({})
+
+
 def test_a_future_keeps_its_memory_and_a_store_that_is_dropped_ends_it(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", 4 * MIB)
     future = store.put_async({"a": content(1, MIB)})

@@ -39,6 +39,18 @@ class under_way {
   std::size_t count_ = 0;
 };
 
+// Counts a call that runs on its caller's thread, in its scope.
+class counted_call {
+ public:
+  explicit counted_call(under_way& among) : among_(among) { among_.begin(); }
+  counted_call(const counted_call&) = delete;
+  counted_call& operator=(const counted_call&) = delete;
+  ~counted_call() { among_.end(); }
+
+ private:
+  under_way& among_;
+};
+
 // One key of a call, copied by the store.
 struct key_part {
   std::string key;

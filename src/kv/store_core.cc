@@ -70,6 +70,7 @@ call store_core::get(std::span<const item> items, callback& done) {
 
 // Runs on the caller's thread, because it waits in any case.
 std::vector<key_result> store_core::get_and_wait(std::span<const item> items) {
+  const counted_call counted(under_way_);
   std::vector<key_result> results(items.size());
   fetch one(engine_, *volume_, items, options_.checksums, results);
   while (one.begin()) one.finish(engine_.submit(one.requests()).wait());

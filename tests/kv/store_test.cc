@@ -21,6 +21,7 @@
 #include "support/child.hpp"
 #include "support/faulty_kernel.hpp"
 #include "support/forwarding_kernel.hpp"
+#include "support/gated_kernel.hpp"
 
 namespace penstock::kv {
 namespace {
@@ -632,6 +633,34 @@ TEST_F(kv_store, a_disk_that_fails_costs_the_keys_concerned_and_no_others) {
   EXPECT_EQ(of.sync().code(), errc::io);
   EXPECT_TRUE(of.sync().ok());
   EXPECT_EQ(fetched(of, "a"), old);
+}
+
+TEST_F(kv_store, closing_waits_for_a_get_of_another_thread) {
+  testing::gate before;
+  auto doors = core::real_seams(quiet_engine());
+  doors.kernel = std::make_shared<testing::gated_kernel>(before);
+  auto made = core::make_engine(quiet_engine(), doors);
+  ASSERT_TRUE(made.ok());
+  auto of = made_store(*made, folder_);
+  auto value = value_of(1, 1);
+  ASSERT_EQ(put_one(of, "a", value).ended, outcome::done);
+  before.shut({0});
+  bytes back(value.size());
+  key_result got;
+  std::thread getter([&] { got = get_one(of, "a", back); });
+  before.await(1);
+  std::atomic<bool> is_closed{false};
+  std::thread closer([&] {
+    EXPECT_TRUE(of.close().ok());
+    is_closed.store(true);
+  });
+  while (of.sync().code() != errc::closed) std::this_thread::yield();
+  EXPECT_FALSE(is_closed.load());
+  before.open();
+  getter.join();
+  closer.join();
+  EXPECT_EQ(got.ended, outcome::done) << told(got.error);
+  EXPECT_EQ(back, value);
 }
 
 TEST_F(kv_store, durable_puts_are_durable_when_they_end) {
