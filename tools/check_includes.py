@@ -15,12 +15,13 @@ ROOMS = {
     "device": {"base", "sys"},
     "staging": {"base", "sys", "device"},
     "source": {"base", "sys", "device", "staging"},
+    "remote": {"base", "sys", "device", "staging", "source"},
     "path": {"base", "sys", "device", "staging", "source"},
     "stats": {"base", "sys", "staging", "path"},
-    "core": {"base", "sys", "device", "staging", "source", "path", "stats"},
+    "core": {"base", "sys", "device", "staging", "source", "remote", "path", "stats"},
     # Carriers bring tensors by what the engine has: what memory is, requests, deadlines.
-    "channel": {"base", "sys", "device", "staging", "source", "path", "stats", "core"},
-    "pipe": {"base", "sys", "device", "staging", "source", "path", "channel", "stats", "core"},
+    "channel": {"base", "sys", "device", "staging", "source", "remote", "path", "stats", "core"},
+    "pipe": {"base", "sys", "device", "staging", "source", "remote", "path", "channel", "stats", "core"},
     # Stands on the public API, and is part of it.
     "tensors": {"base"},
     # Stands on the public API too; what it hands out is an operation of core, which its own threads end.
@@ -42,7 +43,10 @@ ROOMS = {
 # Rooms that have folders, and the folder that the others of such a room may use: families of commands do not know each other.
 COMMON_FOLDER = {"cli": "common"}
 # Or the folders in their order, each of which may use those before it; and what lies in no folder, as all of the room may.
-FOLDERS_IN_ORDER = {"core": ("cache", "request", "stream")}
+FOLDERS_IN_ORDER = {
+    "remote": ("net", "credentials", "object", "s3", "cache"),
+    "core": ("cache", "request", "stream"),
+}
 
 # Value types that every room speaks, and that are part of the public API.
 FLOOR = {"penstock/status.hpp", "penstock/options.hpp", "penstock/machine.hpp", "penstock/remote_retries.hpp", "penstock/version.hpp"}

@@ -20,7 +20,7 @@
 #include "core/upload_core.hpp"
 #include "path/cufile_library.hpp"
 #include "penstock/engine.hpp"
-#include "source/remote/url.hpp"
+#include "remote/net/url.hpp"
 
 namespace penstock {
 

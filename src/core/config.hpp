@@ -7,7 +7,7 @@
 
 #include "path/registry.hpp"
 #include "penstock/options.hpp"
-#include "source/remote/network.hpp"
+#include "remote/net/network.hpp"
 
 namespace penstock::core {
 

@@ -4,8 +4,8 @@
 
 #include "base/no_memory.hpp"
 #include "penstock/engine.hpp"
+#include "remote/net/url.hpp"
 #include "source/local_file.hpp"
-#include "source/remote/url.hpp"
 
 namespace penstock::core {
 

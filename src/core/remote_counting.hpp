@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "source/remote/settings.hpp"
+#include "remote/net/settings.hpp"
 #include "staging/slab_pool.hpp"
 #include "stats/book.hpp"
 

@@ -24,7 +24,7 @@
 #include "path/pinned_pages.hpp"
 #include "path/registry.hpp"
 #include "penstock/facts.hpp"
-#include "source/remote/servers.hpp"
+#include "remote/servers.hpp"
 #include "source/turnstile.hpp"
 #include "staging/answer_times.hpp"
 #include "staging/feeder.hpp"

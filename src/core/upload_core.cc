@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "source/remote/url.hpp"
+#include "remote/net/url.hpp"
 
 namespace penstock::core {
 

@@ -8,7 +8,7 @@
 
 #include "core/file_core.hpp"
 #include "core/runtime.hpp"
-#include "source/remote/upload.hpp"
+#include "remote/s3/upload.hpp"
 
 namespace penstock::core {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "contract/contract_fixture.hpp"
-#include "source/remote/cache_map.hpp"
+#include "remote/cache/cache_map.hpp"
 #include "support/faulty_kernel.hpp"
 #include "support/web_server.hpp"
 #include "sys/peer.hpp"

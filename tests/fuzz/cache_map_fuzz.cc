@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "source/remote/cache_map.hpp"
+#include "remote/cache/cache_map.hpp"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "source/remote/credential_answers.hpp"
-#include "source/remote/profiles.hpp"
+#include "remote/credentials/credential_answers.hpp"
+#include "remote/credentials/profiles.hpp"
 
 using namespace penstock;
 using namespace penstock::source::remote;

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "source/remote/url.hpp"
+#include "remote/net/url.hpp"
 
 using namespace penstock;
 using namespace penstock::source::remote;

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "source/remote/response_head.hpp"
+#include "remote/net/response_head.hpp"
 
 namespace {
 

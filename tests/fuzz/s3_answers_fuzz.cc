@@ -4,9 +4,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "source/remote/s3_error.hpp"
-#include "source/remote/url.hpp"
-#include "source/remote/xml_scanner.hpp"
+#include "remote/net/s3_error.hpp"
+#include "remote/net/url.hpp"
+#include "remote/net/xml_scanner.hpp"
 
 using namespace penstock;
 using namespace penstock::source::remote;

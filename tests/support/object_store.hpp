@@ -14,7 +14,7 @@
 
 #include <fmt/format.h>
 
-#include "source/remote/signature.hpp"
+#include "remote/credentials/signature.hpp"
 #include "support/web_server.hpp"
 
 namespace penstock::testing {

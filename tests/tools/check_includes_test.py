@@ -105,6 +105,10 @@ class check_includes(unittest.TestCase):
         self.assert_accepted("src/core/cache/policy.cc", '#include "core/planner.hpp"\n')
         self.assert_refused("src/core/cache/policy.cc", '#include "core/stream/queue.hpp"\n', "core/stream, which stands above it")
 
+    def test_folders_of_remote_may_use_those_below_them(self):
+        self.assert_accepted("src/remote/s3/upload.cc", '#include "remote/object/http.hpp"\n')
+        self.assert_refused("src/remote/net/line.cc", '#include "remote/object/http.hpp"\n', "remote/object, which stands above it")
+
     def test_a_command_beside_the_families_is_refused(self):
         self.assert_refused("src/cli/read.cc", '#include <vector>\n', "the folder of its family")
 
