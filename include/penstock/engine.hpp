@@ -261,7 +261,6 @@ struct adopt_options {
   cache_use cache = cache_use::automatic;  // see open_options::cache
   bool direct_writes = false;              // see open_options::direct_writes; always on for an O_DIRECT descriptor
   std::uint64_t bytes_per_second = 0;      // see open_options::bytes_per_second
-  std::string not_direct{};                // if not empty, the file is never GPU-direct; this clause is the reason given in messages
   std::string name{};                      // its name in messages and file::path(); if empty, "descriptor N"
   // Uses a duplicate of the descriptor. You may then close yours, and requests still refer to the same file even if the number is reused.
   // Takes one more descriptor.
@@ -302,8 +301,6 @@ class PENSTOCK_API upload {
  private:
   std::shared_ptr<core::upload_core> core_;
 };
-
-enum class noted_call : std::uint8_t { handle_register = 0, buffer_register, batch_submit };
 
 class PENSTOCK_API engine {
  public:
@@ -389,10 +386,6 @@ class PENSTOCK_API engine {
   // Prepares the first transfer of GPU memory, like file::prepare(), on an engine thread, in the CUDA context that is current on this
   // thread. Does nothing if no context is current. Does not wait.
   void prepare() const noexcept;
-  // Waits until that preparation is complete, so that the context can be destroyed. Blocks for a few milliseconds.
-  void await_preparation() const noexcept;
-  // Counts a call to an interface built on this one, in stats().usage.
-  void note_call(noted_call what, bool ok) const noexcept;
   // Returns why no file on this machine can be read or written GPU-direct; ok if some files can.
   [[nodiscard]] status gpu_direct_status() const;
   [[nodiscard]] const engine_options& options() const noexcept;

@@ -137,7 +137,7 @@ struct usage_stats {
   std::uint64_t remote_requests = 0, remote_retries = 0, remote_put_offs = 0, remote_put_off_ns = 0;
   std::uint64_t remote_connections = 0, remote_redirects = 0, remote_bytes = 0, remote_tls_bytes = 0, remote_tls_bound_ns = 0;
   std::uint64_t remote_unversioned = 0, remote_without_ranges = 0, remote_hedges = 0, remote_memory_waits = 0, remote_memory_wait_ns = 0;
-  // Calls to interfaces built on this one (engine::note_call()) that register files, register memory and submit batches: successes and
+  // Calls to the cuFile layer that register files, register memory and submit batches: successes and
   // failures.
   std::uint64_t handle_registers = 0, handle_register_errors = 0, buffer_registers = 0, buffer_register_errors = 0;
   std::uint64_t batch_submits = 0, batch_submit_errors = 0;

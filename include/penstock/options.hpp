@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/detail/cufile_support.hpp"
 #include "penstock/status.hpp"
 
 namespace penstock {
@@ -224,15 +225,10 @@ struct io_options {
   // Overrides the file's setting for reads. Stream-ordered requests have no options and use the file's setting.
   cache_use cache = cache_use::automatic;
   bool gpu_direct = true;  // false: do not use the paths direct and dma_buf
-  // True: a device memory transfer is GPU-direct through NVIDIA's library (the path `direct`), except for the unaligned edges of a write;
-  // otherwise it fails with errc::unsupported. Overrides path. Stream-ordered requests ignore this.
-  bool only_gpu_direct = false;
-  unsigned links = 0;  // like the engine's; 0: use the engine's
-  unsigned lanes = 0;  // split the request for at most this many lanes; 1: into the largest pieces; 0: for all of the engine's lanes
+  unsigned links = 0;      // like the engine's; 0: use the engine's
+  unsigned lanes = 0;      // split the request for at most this many lanes; 1: into the largest pieces; 0: for all of the engine's lanes
   request_priority priority = request_priority::normal;
-  // For programs that rely on default-stream ordering: a write from device memory first waits, on the calling thread, for earlier work on
-  // its context's default stream. Otherwise you must synchronize with the streams that produce the bytes.
-  bool after_default_stream = false;
+  detail::cufile_request cufile{};  // for the cuFile layer
 };
 
 }  // namespace penstock

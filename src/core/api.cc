@@ -327,10 +327,12 @@ const std::string& upload::url() const noexcept {
 
 result<file> engine::adopt(int descriptor, cache_use cache) const { return adopt(descriptor, adopt_options{.cache = cache}); }
 
-result<file> engine::adopt(int descriptor, const adopt_options& options) const {
-  if (core_ == nullptr) return no_engine();
+result<file> engine::adopt(int descriptor, const adopt_options& options) const { return detail::adopt(*this, descriptor, options, {}); }
+
+result<file> detail::adopt(const engine& by, int descriptor, const adopt_options& options, const std::string& not_direct) {
+  if (by.core() == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
-    auto adopted = core::file_core::adopt(core_, descriptor, options);
+    auto adopted = core::file_core::adopt(by.core(), descriptor, options, not_direct);
     if (!adopted) return adopted.error();
     return file(std::move(*adopted));
   });
@@ -419,11 +421,11 @@ std::size_t engine::trim() const { return core_ == nullptr || core_->forked() ? 
 void engine::prepare() const noexcept {
   if (core_ != nullptr) core_->prepare();
 }
-void engine::await_preparation() const noexcept {
-  if (core_ != nullptr) core_->await_preparation();
+void detail::await_preparation(const engine& of) noexcept {
+  if (of.core() != nullptr) of.core()->await_preparation();
 }
 
-void engine::note_call(noted_call what, bool ok) const noexcept {
+void detail::note_call(const engine& in, noted_call what, bool ok) noexcept {
   struct places {
     std::size_t good, bad;
   };
@@ -432,7 +434,7 @@ void engine::note_call(noted_call what, bool ok) const noexcept {
                                      places{place_of(&usage_stats::buffer_registers), place_of(&usage_stats::buffer_register_errors)},
                                      places{place_of(&usage_stats::batch_submits), place_of(&usage_stats::batch_submit_errors)}};
   const auto& [good, bad] = of[static_cast<std::size_t>(what)];
-  if (core_ != nullptr && !core_->forked()) core_->stats().count_one(ok ? good : bad);
+  if (in.core() != nullptr && !in.core()->forked()) in.core()->stats().count_one(ok ? good : bad);
 }
 
 status engine::gpu_direct_status() const {

@@ -30,7 +30,7 @@ class engine_core final : public runtime {
   [[nodiscard]] std::vector<request_info> under_way();
   // See engine::prepare().
   void prepare() noexcept;
-  // See engine::await_preparation().
+  // See detail::await_preparation().
   void await_preparation() noexcept;
   // See engine::summary(), engine::advice() and engine_options::log_summary. log_summary() prints once, and never in a forked child.
   [[nodiscard]] std::string summary();

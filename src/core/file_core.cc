@@ -63,12 +63,13 @@ result<std::shared_ptr<file_core>> file_core::open_remote(std::shared_ptr<core::
   return make(std::move(with), *std::move(opened), options.cache, false, options.bytes_per_second);
 }
 
-result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options) {
+result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options,
+                                                    const std::string& not_direct) {
   if (with->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
   auto lent = source::local_file::adopt(with->kernel(), descriptor,
                                         {.name = options.name, .direct_writes = options.direct_writes, .duplicate = options.duplicate});
   if (!lent) return lent.error();
-  return make(std::move(with), *std::move(lent), options.cache, false, options.bytes_per_second, options.not_direct);
+  return make(std::move(with), *std::move(lent), options.cache, false, options.bytes_per_second, not_direct);
 }
 
 std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache,

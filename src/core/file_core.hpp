@@ -69,7 +69,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
  public:
   // Opens a local file by its path, or an object on a server by its URL.
   static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
-  static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options);
+  static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options,
+                                                  const std::string& not_direct);
   static result<std::shared_ptr<file_core>> open_remote(std::shared_ptr<core::runtime> with, const std::string& url,
                                                         const remote_options& how, const open_options& options);
   // Makes a file from any source.

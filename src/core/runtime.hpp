@@ -181,7 +181,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   }
   // The path forced by the request, or else by the engine.
   [[nodiscard]] path_kind forced_path(const io_options& asked, bool on_device) const noexcept {
-    if (asked.only_gpu_direct && on_device) return path_table_.gpu_direct();
+    if (asked.cufile.only_gpu_direct && on_device) return path_table_.gpu_direct();
     return asked.path != path_kind::automatic ? asked.path : options_.path;
   }
   [[nodiscard]] bool forced(const io_options& asked) const noexcept { return forced_path(asked, true) != path_kind::automatic; }

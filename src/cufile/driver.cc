@@ -177,7 +177,7 @@ CUfileError_t driver::close() {
   if (uses_ == 0) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
   if (--uses_ > 0) return answer(CU_FILE_SUCCESS);
   open_.store(false, std::memory_order_release);
-  if (engine_) engine_->await_preparation();  // the program may be about to destroy its CUDA context
+  if (engine_) detail::await_preparation(*engine_);  // the program may be about to destroy its CUDA context
   opening_.store(0, std::memory_order_release);
   release_all();
   settings_.close();
@@ -229,9 +229,9 @@ CUfileError_t driver::counted_as(counted what, CUfileError_t outcome) {
   const bool ok = outcome.err == CU_FILE_SUCCESS;
   counters_.count(what, ok);
   if (!is_open()) return outcome;
-  if (what == counted::handle_register) owner().note_call(noted_call::handle_register, ok);
-  if (what == counted::buffer_register) owner().note_call(noted_call::buffer_register, ok);
-  if (what == counted::batch_submit) owner().note_call(noted_call::batch_submit, ok);
+  if (what == counted::handle_register) detail::note_call(owner(), detail::noted_call::handle_register, ok);
+  if (what == counted::buffer_register) detail::note_call(owner(), detail::noted_call::buffer_register, ok);
+  if (what == counted::batch_submit) detail::note_call(owner(), detail::noted_call::batch_submit, ok);
   return outcome;
 }
 
@@ -257,14 +257,15 @@ void descriptor_set::release(std::list<member>::iterator place) noexcept {
 // Uses a duplicate unless descriptors are scarce: the last quarter of the descriptors is left to programs that register nearly as many
 // files as they may open.
 result<file> driver::adopt(int descriptor, std::optional<file_identity>& lent_as) {
-  adopt_options how{.direct_writes = past_cache_, .not_direct = denial_of(descriptor), .duplicate = true};
-  auto adopted = owner().adopt(descriptor, how);
+  adopt_options how{.direct_writes = past_cache_, .duplicate = true};
+  const auto not_direct = denial_of(descriptor);
+  auto adopted = detail::adopt(owner(), descriptor, how, not_direct);
   const bool is_scarce = adopted ? in_last_quarter(adopted->descriptor().value_or(0))
                                  : adopted.error().native() == EMFILE || adopted.error().native() == ENFILE;
   if (!is_scarce) return adopted;
   how.duplicate = false;
   lent_as = identity_of(descriptor);
-  return owner().adopt(descriptor, how);
+  return detail::adopt(owner(), descriptor, how, not_direct);
 }
 
 CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
@@ -304,7 +305,7 @@ status driver::refusal(const file& target) const {
   constexpr std::uint64_t block = 4096;
   const std::string_view device = owner().cuda_status().ok() ? "cuda:0" : "host:0";
   auto asked = options();
-  asked.only_gpu_direct = true;
+  asked.cufile.only_gpu_direct = true;
   const auto planned = owner().explain(target, device, block, 0, true, asked);
   return planned ? status() : planned.error().with_context("allow_compat_mode is false");
 }

@@ -112,9 +112,9 @@ request_rules rules_of(const settings& asked) {
 
 io_options options_of(const request_rules& rules) noexcept {
   io_options asked;
-  asked.after_default_stream = true;
+  asked.cufile.after_default_stream = true;
   asked.gpu_direct = rules.direct;
-  asked.only_gpu_direct = rules.only_direct;
+  asked.cufile.only_gpu_direct = rules.only_direct;
   asked.cache = rules.cache;
   asked.lanes = rules.lanes;
   if (rules.background) asked.priority = request_priority::background;
@@ -125,7 +125,7 @@ io_options options_of(const request_rules& rules) noexcept {
 io_options options_of(const request_rules& rules, std::uint64_t length, bool is_write, bool aligned) noexcept {
   auto asked = options_of(rules);
   if (length <= std::uint64_t{rules.unsplit_kib} * kib) asked.lanes = 1;
-  if (is_write && !aligned && rules.whole_unaligned_writes) asked.gpu_direct = asked.only_gpu_direct = false;
+  if (is_write && !aligned && rules.whole_unaligned_writes) asked.gpu_direct = asked.cufile.only_gpu_direct = false;
   return asked;
 }
 

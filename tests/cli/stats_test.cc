@@ -59,11 +59,11 @@ TEST_F(stats_command, tells_of_one_process_at_three_levels) {
 
 TEST_F(stats_command, tells_what_programs_of_cufile_register_also_before_their_first_request) {
   const auto before = now().stats.usage;
-  engine_.note_call(noted_call::handle_register, true);
-  engine_.note_call(noted_call::buffer_register, false);
+  detail::note_call(engine_, detail::noted_call::handle_register, true);
+  detail::note_call(engine_, detail::noted_call::buffer_register, false);
   read(1);
-  engine_.note_call(noted_call::batch_submit, true);
-  engine_.note_call(noted_call::batch_submit, true);
+  detail::note_call(engine_, detail::noted_call::batch_submit, true);
+  detail::note_call(engine_, detail::noted_call::batch_submit, true);
   const auto after = now().stats.usage;
   EXPECT_EQ(after.handle_registers, before.handle_registers + 1);
   EXPECT_EQ(after.buffer_register_errors, before.buffer_register_errors + 1);

@@ -663,7 +663,7 @@ TEST_P(stream_contract, a_write_may_wait_for_the_default_stream) {
   const guarded_memory memory(house, memory_place::device, length);
   pinned_memory source(session, length);
   gate held(session);
-  const io_options after{.after_default_stream = true};
+  const io_options after{.cufile = {.after_default_stream = true}};
   const std::vector<std::function<void()>> ways{
       [&] { EXPECT_EQ(to.write(memory.data(), length, 0, after).bytes_done, length); },
       [&] { EXPECT_EQ(to.write_async(memory.data(), length, 0, after).wait().bytes_done, length); },

@@ -50,7 +50,7 @@ TEST(cufile_effects, nvidias_defaults_change_nothing) {
   EXPECT_EQ(asked.priority, request_priority::normal);
   EXPECT_EQ(asked.links, 0U);
   EXPECT_TRUE(asked.gpu_direct);
-  EXPECT_FALSE(asked.only_gpu_direct);
+  EXPECT_FALSE(asked.cufile.only_gpu_direct);
   EXPECT_EQ(most_batch_entries(asked_for(text)), 256U);
 }
 
@@ -109,7 +109,7 @@ TEST(cufile_effects, cache_priority_and_links_follow) {
   const auto vanilla = options_of(rules_for(R"({"properties": {"vanilla_posix_io_mode": true, "allow_compat_mode": false}})"));
   EXPECT_EQ(vanilla.cache, cache_use::keep);
   EXPECT_FALSE(vanilla.gpu_direct);
-  EXPECT_FALSE(vanilla.only_gpu_direct);
+  EXPECT_FALSE(vanilla.cufile.only_gpu_direct);
   EXPECT_EQ(options_of(rules_for(R"({"properties": {"io_priority": "LOW"}})")).priority, request_priority::background);
   EXPECT_EQ(options_of(rules_for(R"({"properties": {"io_priority": "high"}})")).priority, request_priority::normal);
   EXPECT_EQ(options_of(rules_for(R"({"miscellaneous": {"skip_topology_detection": true}})")).links, 1U);
@@ -117,10 +117,10 @@ TEST(cufile_effects, cache_priority_and_links_follow) {
 }
 
 TEST(cufile_effects, gpu_direct_or_nothing_may_fall_back_where_that_is_asked_for) {
-  EXPECT_TRUE(options_of(rules_for(R"({"properties": {"allow_compat_mode": false}})")).only_gpu_direct);
+  EXPECT_TRUE(options_of(rules_for(R"({"properties": {"allow_compat_mode": false}})")).cufile.only_gpu_direct);
   const auto falls_back = options_of(rules_for(R"({"properties": {"allow_compat_mode": false, "gds_fallback_io": true}})"));
   EXPECT_TRUE(falls_back.gpu_direct);
-  EXPECT_FALSE(falls_back.only_gpu_direct);
+  EXPECT_FALSE(falls_back.cufile.only_gpu_direct);
 }
 
 TEST(cufile_effects, unaligned_writes_go_as_a_whole_where_that_is_asked_for) {

@@ -148,7 +148,7 @@ TEST_F(gpu_direct, a_small_request_is_direct_or_fails_where_that_is_asked_for) {
   const auto to = open();
   const auto buffer = allocate(mib);
   io_options only;
-  only.only_gpu_direct = true;
+  only.cufile.only_gpu_direct = true;
   machine_.recorder.settings().fail_transfer = 1;
   machine_.recorder.settings().fail_errno = 5044;
   const auto outcome = to.write(address_in(buffer, 0), page, 0, only);
@@ -297,7 +297,7 @@ TEST_F(gpu_direct, only_gpu_direct_fails_where_libcufile_does_not_serve_the_file
   const auto of = open();
   const auto buffer = allocate(2 * mib);
   io_options only;
-  only.only_gpu_direct = true;
+  only.cufile.only_gpu_direct = true;
   for (const std::uint64_t length : {std::uint64_t{100}, page, mib}) {
     for (const auto& outcome :
          {of.read(address_in(buffer, 0), length, 0, only), of.read_async(address_in(buffer, 0), length, 0, only).wait(),
@@ -316,7 +316,7 @@ TEST_F(gpu_direct, only_gpu_direct_carries_what_is_small_or_unaligned_too) {
   const auto of = open();
   const auto buffer = allocate(2 * mib);
   io_options only;
-  only.only_gpu_direct = true;
+  only.cufile.only_gpu_direct = true;
   expect_read(of, address_in(buffer, 5), 100, 7, only);
   expect_carried(cufile_call::read, 7, 100);
   expect_written(of, address_in(buffer, 100), 3 * page, 100, only);
@@ -388,7 +388,7 @@ TEST_F(gpu_direct, libcufile_is_not_called_once_the_program_exits) {
     last_file.emplace(*std::move(opened));
     const auto buffer = allocate(mib);
     io_options only;
-    only.only_gpu_direct = true;
+    only.cufile.only_gpu_direct = true;
     if (!last_file->read(buffer.data(), mib, 0, only).ok()) std::exit(2);
     std::exit(0);
   };

@@ -72,7 +72,7 @@ class alignas(64) admission {
   [[nodiscard]] const core::route& route() const noexcept { return route_; }
   // Returns true if the request must wait for the default stream of its memory's context.
   [[nodiscard]] bool waits_for_default_stream(const io_options& options) const noexcept {
-    return options.after_default_stream && is_write_ && place_.on_device();
+    return options.cufile.after_default_stream && is_write_ && place_.on_device();
   }
 
   // Ends the request with this outcome: adds the request to the error, counts it, and takes it off the list. Call it before any thread is

@@ -59,7 +59,7 @@ bool comes_from_far(const file_core& file, bool is_write, const io_options& opti
 // piece.
 bool starts_at_once(const file_core& file, std::uint64_t length, const io_options& options) noexcept {
   return length <= small_request_bytes && file.turns(options) == nullptr && !file.answers_late() && !file.is_limited() &&
-         !file.runtime().forced(options) && !options.after_default_stream;
+         !file.runtime().forced(options) && !options.cufile.after_default_stream;
 }
 
 bool spares_cache(const file_core& file, bool is_write, std::uint64_t length, cache_use asked) noexcept {
