@@ -18,18 +18,36 @@ struct libcrypto {
   unsigned char* (*hmac)(const void* kind, const void* key, int key_bytes, const unsigned char* data, std::size_t bytes, unsigned char* to,
                          unsigned* to_bytes) = nullptr;
   int (*digest)(const void* data, std::size_t bytes, unsigned char* to, unsigned* to_bytes, const void* kind, void* engine) = nullptr;
-  [[nodiscard]] bool usable() const noexcept { return sha256 != nullptr && hmac != nullptr && digest != nullptr; }
+  void* (*new_context)() = nullptr;
+  void (*free_context)(void* context) = nullptr;
+  int (*begin)(void* context, const void* kind, void* engine) = nullptr;
+  int (*update)(void* context, const void* data, std::size_t bytes) = nullptr;
+  int (*finish)(void* context, unsigned char* to, unsigned* to_bytes) = nullptr;
+  [[nodiscard]] bool usable() const noexcept {
+    return sha256 != nullptr && hmac != nullptr && digest != nullptr && new_context != nullptr && free_context != nullptr &&
+           begin != nullptr && update != nullptr && finish != nullptr;
+  }
 };
+
+template <class Function>
+void look_up(void* in, const char* name, Function& to) noexcept {
+  to = reinterpret_cast<Function>(dlsym(in, name));
+}
 
 libcrypto open_libcrypto() {
   for (const char* name : {"libcrypto.so.3", "libcrypto.so.1.1"}) {
     void* const opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (opened == nullptr) continue;
     libcrypto found;
-    found.sha256 = reinterpret_cast<decltype(found.sha256)>(dlsym(opened, "EVP_sha256"));
-    found.md5 = reinterpret_cast<decltype(found.md5)>(dlsym(opened, "EVP_md5"));
-    found.hmac = reinterpret_cast<decltype(found.hmac)>(dlsym(opened, "HMAC"));
-    found.digest = reinterpret_cast<decltype(found.digest)>(dlsym(opened, "EVP_Digest"));
+    look_up(opened, "EVP_sha256", found.sha256);
+    look_up(opened, "EVP_md5", found.md5);
+    look_up(opened, "HMAC", found.hmac);
+    look_up(opened, "EVP_Digest", found.digest);
+    look_up(opened, "EVP_MD_CTX_new", found.new_context);
+    look_up(opened, "EVP_MD_CTX_free", found.free_context);
+    look_up(opened, "EVP_DigestInit_ex", found.begin);
+    look_up(opened, "EVP_DigestUpdate", found.update);
+    look_up(opened, "EVP_DigestFinal_ex", found.finish);
     if (found.usable()) return found;
   }
   return {};
@@ -65,6 +83,28 @@ result<digest> sha256(std::span<const std::byte> of) {
   const int done =
       library().digest(of.data(), of.size(), reinterpret_cast<unsigned char*>(made.data()), &bytes, library().sha256(), nullptr);
   if (done != 1 || bytes != made.size()) return status(errc::io, "libcrypto failed to compute a SHA-256 hash");
+  return made;
+}
+
+void sha256_state::end_of_context::operator()(void* context) const noexcept { library().free_context(context); }
+
+result<sha256_state> sha256_state::begin() {
+  if (auto problem = can_prove(); !problem.ok()) return problem;
+  context made(library().new_context());
+  if (made == nullptr || library().begin(made.get(), library().sha256(), nullptr) != 1)
+    return status(errc::io, "libcrypto failed to begin a SHA-256");
+  return sha256_state(std::move(made));
+}
+
+void sha256_state::update(std::span<const std::byte> bytes) {
+  if (library().update(state_.get(), bytes.data(), bytes.size()) != 1) failed_ = true;
+}
+
+result<digest> sha256_state::finish() {
+  digest made{};
+  unsigned bytes = 0;
+  if (failed_ || library().finish(state_.get(), reinterpret_cast<unsigned char*>(made.data()), &bytes) != 1 || bytes != made.size())
+    return status(errc::io, "libcrypto failed to make a SHA-256");
   return made;
 }
 

@@ -14,7 +14,6 @@
 // The command is an executable, so these parts of it are compiled in here once more.
 #include "cli/files/checksum_list.cc"  // NOLINT(bugprone-suspicious-include)
 #include "cli/files/digest.cc"         // NOLINT(bugprone-suspicious-include)
-#include "cli/files/sha256.cc"         // NOLINT(bugprone-suspicious-include)
 
 namespace penstock::cli_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <cctype>
 #include <utility>
 
-#include "cli/files/sha256.hpp"
+#include "sys/secret.hpp"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -16,16 +16,15 @@ namespace {
 
 constexpr std::array<std::size_t, 3> digest_digits{64, 16, 32};
 
-template <class Bytes>
-std::string in_hexadecimal(const Bytes& bytes) {
+std::string in_hexadecimal(const sys::digest& bytes) {
   std::string text;
-  for (const unsigned each : bytes) text += fmt::format("{:02x}", each);
+  for (const std::byte each : bytes) text += fmt::format("{:02x}", std::to_integer<unsigned>(each));
   return text;
 }
 
 class digest_sha256 final : public digest {
  public:
-  explicit digest_sha256(sha256 state) : state_(std::move(state)) {}
+  explicit digest_sha256(sys::sha256_state state) : state_(std::move(state)) {}
   void update(std::span<const std::byte> bytes) override { state_.update(bytes); }
   result<std::string> value() override {
     auto bytes = state_.finish();
@@ -34,7 +33,7 @@ class digest_sha256 final : public digest {
   }
 
  private:
-  sha256 state_;
+  sys::sha256_state state_;
 };
 
 class digest_xxh64 final : public digest {
@@ -79,7 +78,13 @@ std::optional<digest_kind> digest_of_length(std::size_t digits) {
 result<std::unique_ptr<digest>> make_digest(digest_kind kind) {
   if (kind == digest_kind::xxh64) return std::unique_ptr<digest>(std::make_unique<digest_xxh64>());
   if (kind == digest_kind::xxh128) return std::unique_ptr<digest>(std::make_unique<digest_xxh128>());
-  auto state = sha256::begin();
+  auto state = sys::sha256_state::begin();
+  if (!state && state.error().code() == errc::unsupported) {
+    return status(
+        errc::unsupported,
+        "sha256 needs OpenSSL's libcrypto.so.3, which is not installed: install libssl3 (Debian, Ubuntu) or openssl-libs (Fedora, RHEL), "
+        "or choose xxh128, which needs nothing");
+  }
   if (!state) return state.error();
   return std::unique_ptr<digest>(std::make_unique<digest_sha256>(*std::move(state)));
 }
