@@ -219,7 +219,7 @@ status find_runs(std::vector<planned_run>& runs, runtime& with, file_core& file,
     const bool past_cache = asked.cache == cache_use::bypass && !what.is_write;
     const bool direct = with.paths().of(asked.path).gpu_direct;
     const auto untold = past_cache ? plan_reason::small_request_bypass : plan_reason::small_request;
-    add(runs, {what.offset, what.length, asked.path, false, direct ? plan_reason::declared : untold});
+    add(runs, {what.offset, what.length, asked.path, path::way::cached, direct ? plan_reason::declared : untold});
     return writable(file, what, place);
   }
   auto rest = what;

@@ -24,7 +24,7 @@ constexpr std::uint64_t least_registered = mib;
 
 constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
 
-using path::file_side;
+using path::way;
 
 class planner {
  public:
@@ -47,7 +47,7 @@ class planner {
     } else if (!in_.on_device && in_.late_piece > 0) {
       read_late_into_host();
     } else if (!in_.on_device) {
-      cut(in_.offset, in_.length, base(), file_side::cached, plan_reason::host_memory);
+      cut(in_.offset, in_.length, base(), way::cached, plan_reason::host_memory);
     } else if (in_.is_write) {
       write();
     } else {
@@ -104,10 +104,10 @@ class planner {
       return "no part of it is aligned in both memory and file, and this path transfers only whole blocks";
     const auto beside = in_.paths->successor(kind);
     const auto edge = in_.is_write ? plan_reason::unaligned_edge : plan_reason::unaligned_read_edge;
-    const auto side = in_.is_write ? file_side::cached : file_side::past_cache;
-    cut(in_.offset, body - in_.offset, beside, side, edge);
+    const auto edge_way = in_.is_write ? way::cached : way::past_cache;
+    cut(in_.offset, body - in_.offset, beside, edge_way, edge);
     if (length > 0) whole(body, length, kind, in_.device_in_use ? plan_reason::declared : plan_reason::declared_untried);
-    cut(body_end, end - body_end, beside, side, edge);
+    cut(body_end, end - body_end, beside, edge_way, edge);
     return {};
   }
 
@@ -130,16 +130,16 @@ class planner {
     const std::uint64_t end = in_.offset + in_.length;
     const std::uint64_t body = std::min(round_down(in_.offset + path::direct_alignment - 1, path::direct_alignment), end);
     const std::uint64_t body_end = std::max(round_down(end, path::direct_alignment), body);
-    if (!in_.has_cached) return cut(in_.offset, in_.length, base(), file_side::cached, plan_reason::host_memory);
+    if (!in_.has_cached) return cut(in_.offset, in_.length, base(), way::cached, plan_reason::host_memory);
     const bool has_edges = in_.has_direct;
     const std::uint64_t first = has_edges ? body : in_.offset;
     const std::uint64_t until = has_edges ? body_end : end;
     const std::uint64_t asked = asked_end(first, until, in_.most_asked);
     const std::uint64_t last = std::min(round_down(asked + path::direct_alignment - 1, path::direct_alignment), until);
-    if (has_edges) cut(in_.offset, body - in_.offset, base(), file_side::cached, plan_reason::unaligned_read_edge);
+    if (has_edges) cut(in_.offset, body - in_.offset, base(), way::cached, plan_reason::unaligned_read_edge);
     if (last < until) end_ = last;
     read_unregistered(first, last - first);  // has no effect on an empty range
-    if (has_edges && last == body_end) cut(body_end, end - body_end, base(), file_side::cached, plan_reason::unaligned_read_edge);
+    if (has_edges && last == body_end) cut(body_end, end - body_end, base(), way::cached, plan_reason::unaligned_read_edge);
   }
 
   void read_unregistered(std::uint64_t offset, std::uint64_t length) {
@@ -150,7 +150,7 @@ class planner {
     } else if (!in_.has_direct) {
       resident_run(offset, length, plan_reason::no_direct_io);
     } else if (!in_.has_cached) {
-      cut(offset, length, base(), file_side::past_cache, plan_reason::not_resident);
+      cut(offset, length, base(), way::past_cache, plan_reason::not_resident);
     } else {
       read_by_residency(offset, length);
     }
@@ -188,11 +188,11 @@ class planner {
 
   // Extends the previous piece if it is also registered: one thread transfers it and uses no CPU time.
   void take_registered(std::uint64_t offset, std::uint64_t length) {
-    if (!pieces_.empty() && pieces_.back().registered) {
+    if (!pieces_.empty() && pieces_.back().way == way::pinned) {
       pieces_.back().length += length;
     } else {
       pieces_.push_back(
-          {.offset = offset, .length = length, .path = *registered_path(), .reason = plan_reason::registered, .registered = true});
+          {.offset = offset, .length = length, .path = *registered_path(), .way = way::pinned, .reason = plan_reason::registered});
     }
   }
 
@@ -246,18 +246,18 @@ class planner {
   void cut_cold(std::uint64_t offset, std::uint64_t length, plan_reason found) {
     if (!cold_) cold_ = in_.cold ? in_.cold() : cold_way{};
     if (!cold_->keeps) {
-      cut(offset, length, base(), file_side::past_cache, cold_->why == plan_reason::not_resident ? found : cold_->why);
+      cut(offset, length, base(), way::past_cache, cold_->why == plan_reason::not_resident ? found : cold_->why);
       return;
     }
     const std::uint64_t tried = std::min(cold_->tried_bytes, length);
     cold_->tried_bytes -= tried;  // the next such part continues with the rest
-    cut(offset, tried, base(), file_side::past_cache, plan_reason::bypass_tried);
-    cut(offset + tried, length - tried, base(), file_side::filling, cold_->why);
+    cut(offset, tried, base(), way::past_cache, plan_reason::bypass_tried);
+    cut(offset + tried, length - tried, base(), way::filling, cold_->why);
   }
 
   void end_after_cold(std::uint64_t bytes) {
     const auto last = std::find_if(pieces_.begin(), pieces_.end(), [&](const planned_piece& each) {
-      if (each.fills_cache || each.bypass_cache) bytes -= std::min(bytes, each.length);
+      if (each.way == way::filling || each.way == way::past_cache) bytes -= std::min(bytes, each.length);
       return bytes == 0;
     });
     if (last != pieces_.end()) pieces_.erase(last + 1, pieces_.end());
@@ -272,7 +272,7 @@ class planner {
         return;
       }
     }
-    cut(offset, length, base(), file_side::cached, reason);
+    cut(offset, length, base(), way::cached, reason);
   }
 
   void write() {
@@ -284,30 +284,30 @@ class planner {
     if (!direct) {
       const bool for_edges = in_.has_direct && in_.direct_writes && in_.length >= least_direct_write;
       const auto why = for_edges ? plan_reason::too_little_aligned : plan_reason::buffered_write;
-      cut(in_.offset, in_.length, base(), file_side::cached, why);
+      cut(in_.offset, in_.length, base(), way::cached, why);
       return;
     }
-    cut(in_.offset, body - in_.offset, base(), file_side::cached, plan_reason::unaligned_edge);
-    cut(body, body_end - body, base(), file_side::past_cache, plan_reason::direct_write);
-    cut(body_end, end - body_end, base(), file_side::cached, plan_reason::unaligned_edge);
+    cut(in_.offset, body - in_.offset, base(), way::cached, plan_reason::unaligned_edge);
+    cut(body, body_end - body, base(), way::past_cache, plan_reason::direct_write);
+    cut(body_end, end - body_end, base(), way::cached, plan_reason::unaligned_edge);
   }
 
   // Adds one piece, or extends the previous one if it is of the same kind.
   void whole(std::uint64_t offset, std::uint64_t length, path_kind path, plan_reason reason) {
-    if (!pieces_.empty() && pieces_.back().path == path && !pieces_.back().registered) {
+    if (!pieces_.empty() && pieces_.back().path == path && pieces_.back().way != way::pinned) {
       pieces_.back().length += length;
     } else {
-      pieces_.push_back({offset, length, path, false, reason});
+      pieces_.push_back({offset, length, path, way::cached, reason});
     }
   }
 
   // Cuts a range as its path requires, for paths that transfer parts of requests.
-  void cut(std::uint64_t offset, std::uint64_t length, path_kind kind, file_side side, plan_reason reason) {
+  void cut(std::uint64_t offset, std::uint64_t length, path_kind kind, way by, plan_reason reason) {
     if (length == 0) return;
     const path::range_to_cut range{offset,
                                    length,
                                    run_length(offset, length),
-                                   side,
+                                   by,
                                    in_.is_write,
                                    follows_others(offset),
                                    precedes_others(offset + length),
@@ -320,18 +320,13 @@ class planner {
       cuts_.clear();
       by(range, cuts_);
     }
-    add_cuts({.offset = offset,
-              .path = kind,
-              .bypass_cache = side == file_side::past_cache,
-              .reason = reason,
-              .fills_cache = side == file_side::filling,
-              .waits = in_.late_piece > 0 && reason != plan_reason::resident});
+    add_cuts({.offset = offset, .path = kind, .way = by, .reason = reason, .waits = in_.late_piece > 0 && reason != plan_reason::resident});
   }
 
   // Cuts the range into fills of a remote source.
   void cut_far() {
     path::cut_at_multiples({.offset = in_.offset, .length = in_.length}, in_.far_piece, cuts_);
-    add_cuts({.offset = in_.offset, .path = base(), .reason = plan_reason::far, .far = true});
+    add_cuts({.offset = in_.offset, .path = base(), .way = way::far, .reason = plan_reason::far});
   }
 
   // Adds one piece per cut; the pieces differ only in length and wave.

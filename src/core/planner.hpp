@@ -62,13 +62,10 @@ struct planned_piece {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
   path_kind path = path_kind::automatic;
-  bool bypass_cache = false;
+  path::way way = path::way::cached;
   plan_reason reason = plan_reason::resident;
-  std::uint32_t wave = 1;    // the number of pieces, starting with this one, that share a slab and a copy; 0: shares an earlier piece's
-  bool fills_cache = false;  // not in the page cache, and read through it by a few threads at a time
-  bool registered = false;   // the piece is in path::pinned_pages
-  bool far = false;          // started by its remote source
-  bool waits = false;        // a server provides the bytes and may answer slowly
+  std::uint32_t wave = 1;  // the number of pieces, starting with this one, that share a slab and a copy; 0: shares an earlier piece's
+  bool waits = false;      // a server provides the bytes and may answer slowly
 };
 
 struct plan_input {

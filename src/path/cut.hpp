@@ -5,20 +5,15 @@
 #include <cstdint>
 #include <vector>
 
-namespace penstock::path {
+#include "path/way.hpp"
 
-// The source or destination of a range on the file's side.
-enum class file_side : std::uint8_t {
-  cached,      // the page cache, if known
-  past_cache,  // the disk, past the page cache
-  filling,     // the disk, through the page cache
-};
+namespace penstock::path {
 
 struct range_to_cut {
   std::uint64_t offset = 0;  // in the file
   std::uint64_t length = 0;
   std::uint64_t run_length = 0;  // length of the run of similar ranges that contains it, if known; at least `length`
-  file_side side = file_side::cached;
+  path::way way = path::way::cached;
   bool is_write = false;
   bool follows_others = false;   // other ranges of the request are in flight when it starts
   bool precedes_others = false;  // other ranges start when it completes

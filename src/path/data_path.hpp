@@ -15,6 +15,7 @@
 #include "device/device.hpp"
 #include "path/begun_reads.hpp"
 #include "path/cut.hpp"
+#include "path/way.hpp"
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
 #include "source/source.hpp"
@@ -179,19 +180,16 @@ class job final : public staging::work {
   bool unaligned = false;   // set by the owner: for that reason takes a different path than the rest of its request
   int node = -1;            // set by the owner: the NUMA node of the thread that transfers it
   bool is_write = false;
-  bool has_right_of_way = false;   // set by the owner: it runs before background work
-  bool passed_file_limit = false;  // set by the owner
-  std::uint32_t neighbours = 0;    // number of neighbours of the place's link that may also be used
-  std::uint64_t asked_bytes = 0;   // by all requests in flight when the job was planned
-  bool bypass_cache = false;       // planned: read past the page cache
-  bool spares_cache = false;       // set by the owner: if it passes through the page cache, nothing must stay there
-  bool fills_cache = false;        // planned: read through the page cache, which does not contain it yet
-  bool registered = false;         // planned: its pages are pinned
-  bool is_forced = false;          // planned: no other path may transfer it
-  bool spares_cpu = false;         // requested: CPU time matters more than speed
-  bool far = false;                // planned: its remote source starts it, once it has passed the turnstile
-  bool waits = false;              // planned: may wait for a slow server, unless it is on a disk lane
-  bool on_disk_lane = false;       // set by its queue: it must not wait for a slab there
+  bool has_right_of_way = false;      // set by the owner: it runs before background work
+  bool passed_file_limit = false;     // set by the owner
+  std::uint32_t neighbours = 0;       // number of neighbours of the place's link that may also be used
+  std::uint64_t asked_bytes = 0;      // by all requests in flight when the job was planned
+  path::way way = path::way::cached;  // planned
+  bool spares_cache = false;          // set by the owner: if it passes through the page cache, nothing must stay there
+  bool is_forced = false;             // planned: no other path may transfer it
+  bool spares_cpu = false;            // requested: CPU time matters more than speed
+  bool waits = false;                 // planned: may wait for a slow server, unless it is on a disk lane
+  bool on_disk_lane = false;          // set by its queue: it must not wait for a slab there
   std::uint32_t wave = 1;  // planned: number of adjacent jobs, starting with this one, that are best copied together; 0: part of an earlier
                            // job's wave
   std::vector<gather_range> ranges;  // if not empty: a gathering job; file, memory, offset and length above are unused
@@ -248,13 +246,13 @@ io_result timed_read(const job& item, Read read) {
   constexpr std::uint64_t one_question = std::uint64_t{64} << 10;
   auto timed = item.times->begins(staging::answer_times::clock_ns());
   io_result got;
-  const std::uint64_t first = timed.alone && !item.bypass_cache ? std::min(item.length, one_question) : 0;
+  const std::uint64_t first = timed.alone && item.way != way::past_cache ? std::min(item.length, one_question) : 0;
   if (first > 0) {
     got = read(0, first);
     if (got.bytes_done > 0) item.times->answered(timed, staging::answer_times::clock_ns());
   }
   if (got.ok() && got.bytes_done == first && first < item.length) {
-    if (!item.bypass_cache) item.file->fetch_ahead(item.offset + first, item.length - first);
+    if (item.way != way::past_cache) item.file->fetch_ahead(item.offset + first, item.length - first);
     auto rest = read(first, item.length - first);
     got = {first + rest.bytes_done, std::move(rest.error)};
   }

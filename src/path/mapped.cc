@@ -258,7 +258,7 @@ class mapped final : public data_path {
     std::shared_ptr<pinned_pages::pages> find(std::uint64_t offset, std::uint64_t bytes) {
       auto pages = finds_ ? of_.pinned_at(*item_.file, offset, bytes) : nullptr;
       if (pages == nullptr) {
-        gave_up_pinned_ = gave_up_pinned_ || item_.registered;
+        gave_up_pinned_ = gave_up_pinned_ || item_.way == way::pinned;
         return nullptr;
       }
       auto usable = pages->check(*item_.file);

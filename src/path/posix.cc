@@ -35,7 +35,7 @@ class posix final : public data_path {
 
   bool run(job& item) override {
     if (!item.ranges.empty()) return run_ranges(item);
-    if (item.far) {
+    if (item.way == way::far) {
       far_read::begin(item, {{}, std::make_unique_for_overwrite<std::byte[]>(item.length)}, &posix::arrived);
       return true;
     }
@@ -44,7 +44,7 @@ class posix final : public data_path {
       return true;
     }
     auto outcome = timed_read(item, [&](std::uint64_t from, std::uint64_t length) { return transfer_of(item, from, length); });
-    if (!outcome.ok() && item.bypass_cache && !item.is_write) {
+    if (!outcome.ok() && item.way == way::past_cache && !item.is_write) {
       refused(item, std::move(outcome.error));
       return true;
     }
@@ -84,7 +84,7 @@ class posix final : public data_path {
       outcome.error = outcome.error.with_context("posix");
       return outcome;
     }
-    if (!item.bypass_cache || item.is_write)
+    if (item.way != way::past_cache || item.is_write)
       return transfer(*item.file, item.is_write, item.memory + from, length, item.offset + from, item.spares_cache);
     assert((item.offset | item.length) % direct_alignment == 0);
     auto outcome = item.file->fill_direct(item.memory + from, length, item.offset + from);
@@ -150,8 +150,8 @@ class posix final : public data_path {
 void cut_for_lanes(const range_to_cut& range, std::vector<cut_piece>& pieces) {
   constexpr std::uint64_t least = std::uint64_t{256} << 10;
   constexpr std::uint64_t most = std::uint64_t{4} << 20;
-  if (range.late_piece > 0 && range.side != file_side::cached) {
-    const bool past_cache = range.side == file_side::past_cache;
+  if (range.late_piece > 0 && range.way != way::cached) {
+    const bool past_cache = range.way == way::past_cache;
     return cut_at_multiples(range, past_cache && range.late_piece <= most / 4 ? 4 * range.late_piece : range.late_piece, pieces);
   }
   cut_at_multiples(range, std::clamp(std::bit_ceil(range.length / std::max(1U, range.lanes)), least, most), pieces);

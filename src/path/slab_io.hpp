@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "path/way.hpp"
 #include "penstock/options.hpp"
 #include "penstock/status.hpp"
 #include "source/source.hpp"
@@ -12,10 +13,9 @@
 namespace penstock::path {
 
 struct slab_route {
-  bool past_cache = false;    // requires that the source's direct_problem() is ok
-  bool fills_cache = false;   // for a fill: the page cache does not contain all of it yet
-  bool spares_cache = false;  // nothing should stay in the page cache, if that is possible
-  bool sent_at_once = false;  // for a fill: the device reads the slab while its lines would still be in this CPU's caches
+  path::way way = path::way::cached;  // past_cache requires that the source's direct_problem() is ok
+  bool spares_cache = false;          // nothing should stay in the page cache, if that is possible
+  bool sent_at_once = false;          // for a fill: the device reads the slab while its lines would still be in this CPU's caches
   const source::stop_question* stopped = nullptr;  // for a drain: called where it has to wait; null: it waits as long as necessary
 };
 

@@ -38,7 +38,8 @@ io_result staged::carry_now(const small_transfer& what) {
     if (auto copied = via.copy_little(slab->data(), what.memory, what.length, *stream); !copied.ok()) return {0, std::move(copied)};
     return drain_slab(file, slab->data(), what.length, what.offset, {.stopped = &stopped});
   }
-  auto outcome = fill_slab(file, slab->data() + skip, what.length, what.offset, {.past_cache = past_cache}, *what.did_without);
+  auto outcome = fill_slab(file, slab->data() + skip, what.length, what.offset, {.way = past_cache ? way::past_cache : way::cached},
+                           *what.did_without);
   if (outcome.bytes_done == 0) return outcome;
   auto copied = via.copy_little(what.memory, slab->data() + skip, outcome.bytes_done, *stream);
   return copied.ok() ? outcome : io_result{0, std::move(copied)};
@@ -80,7 +81,7 @@ bool staged::run(job& item) {
       send(item, item.length, false);
     } else if (item.on_disk_lane) {
       start_ring_read(item);
-    } else if (item.far) {
+    } else if (item.way == way::far) {
       begin_far_read(item);
     } else {
       read_here(item);
@@ -92,7 +93,7 @@ bool staged::run(job& item) {
 // With this many bytes requested, so many slabs wait for the link that their lines have left the cores' caches by the time they are copied.
 slab_route staged::route_of(const job& item) {
   constexpr std::uint64_t aging_bytes = std::uint64_t{256} << 20;
-  return {item.bypass_cache, item.fills_cache, item.spares_cache, !item.place.emulated() && item.asked_bytes < aging_bytes};
+  return {item.way, item.spares_cache, !item.place.emulated() && item.asked_bytes < aging_bytes};
 }
 
 // --- slabs
@@ -101,7 +102,7 @@ slab_route staged::route_of(const job& item) {
 staged::slab_wait staged::take_slab(job& item) {
   const std::uint64_t bytes = item.ranges.empty() ? slab_need(item) : gather_need(item);
   auto taken = or_no_memory([&]() -> result<staging::lent_slab> {
-    if (!item.on_disk_lane) return wait_for_slab(item, bytes, item.far ? staging::slab_user::far : item.queues->slab_user());
+    if (!item.on_disk_lane) return wait_for_slab(item, bytes, item.way == way::far ? staging::slab_user::far : item.queues->slab_user());
     auto& pool = item.place.via->pool();
     auto& waits_since = progress_of(item).slab_wanted_ns;
     const auto free = pool.try_take(bytes, item.place.via->session(), staging::slab_user::disk);
@@ -127,7 +128,9 @@ result<staging::lent_slab> staged::wait_for_slab(const job& item, std::uint64_t 
       *item.place.via, bytes, *item.queues->lanes, *with_.feeders, [&] { return item.owner->stopped(); }, user);
 }
 
-std::uint64_t staged::slab_need(const job& item) { return item.bypass_cache ? blocks_around(item.offset, item.length) : item.length; }
+std::uint64_t staged::slab_need(const job& item) {
+  return item.way == way::past_cache ? blocks_around(item.offset, item.length) : item.length;
+}
 
 void staged::finish(job& item, std::uint64_t bytes, status error) {
   progress_of(item).slab.give_back();
@@ -144,14 +147,14 @@ void staged::hand_over(job& item, status why) {
 
 // Runs on a copy lane or the caller's thread. Reads through the page cache, or past it with a plain system call if there is no ring.
 void staged::read_here(job& item) {
-  const std::uint64_t skip = item.bypass_cache ? item.offset % direct_alignment : 0;
+  const std::uint64_t skip = item.way == way::past_cache ? item.offset % direct_alignment : 0;
   auto& mine = progress_of(item);
-  const auto cpu_before = item.fills_cache ? sys::thread_cpu_ns() : 0;
+  const auto cpu_before = item.way == way::filling ? sys::thread_cpu_ns() : 0;
   auto got = timed_read(item, [&](std::uint64_t from, std::uint64_t length) {
     return fill_slab(*item.file, mine.slab.data() + skip + from, length, item.offset + from, route_of(item));
   });
-  if (item.fills_cache) item.filling_cpu_ns = sys::thread_cpu_ns() - cpu_before;
-  if (item.bypass_cache && !got.ok()) {
+  if (item.way == way::filling) item.filling_cpu_ns = sys::thread_cpu_ns() - cpu_before;
+  if (item.way == way::past_cache && !got.ok()) {
     hand_over(item, std::move(got.error));
     return;
   }
@@ -257,7 +260,7 @@ void staged::arrived_on_host(staging::copy_task& task, status outcome) {
     finish(item, 0, std::move(outcome));
     return;
   }
-  if (item.ranges.empty() && item.bypass_cache && item.file->descriptors().direct >= 0 && item.queues->has_rings()) {
+  if (item.ranges.empty() && item.way == way::past_cache && item.file->descriptors().direct >= 0 && item.queues->has_rings()) {
     step(item, [&] { start_ring_write(item); });
   } else {
     queue_drain(item);

@@ -54,12 +54,14 @@ std::uint64_t direct_unit(const range_to_cut& range) {
 }  // namespace
 
 void cut_for_staged(const range_to_cut& range, std::vector<cut_piece>& pieces) {
-  switch (range.side) {
-    case file_side::past_cache:
+  switch (range.way) {
+    case way::past_cache:
       return cut_at_multiples(range, direct_unit(range), pieces);
-    case file_side::filling:
+    case way::filling:
       return cut_at_multiples(range, range.late_piece > 0 ? range.late_piece : filling_piece, pieces);
-    case file_side::cached:
+    case way::cached:
+    case way::pinned:
+    case way::far:
       break;
   }
   if (range.is_write) return cut_at_multiples(range, cached_write_piece, pieces);

@@ -26,7 +26,7 @@ void staged::progress::carry() {
 
 void staged::progress::end() {
   auto why = std::exchange(failure, {});
-  if (of->ranges.empty() && of->bypass_cache && refuses_direct(why)) {
+  if (of->ranges.empty() && of->way == way::past_cache && refuses_direct(why)) {
     hand_over(*of, std::move(why));
   } else {
     finish(*of, of->moved, std::move(why));

@@ -148,10 +148,11 @@ void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::u
           const bool by_ring = ring && range.file->descriptors().direct >= 0;
           range.past_cache = is_for_disk(range, by_ring);
           if (range.past_cache && by_ring) return {cold, {}};
-          return fill_slab(*range.file, place, range.length, range.offset, {.past_cache = range.past_cache}, [&](const status& why) {
-            range.past_cache = false;
-            item.owner->did_without(item, why);
-          });
+          return fill_slab(*range.file, place, range.length, range.offset, {.way = range.past_cache ? way::past_cache : way::cached},
+                           [&](const status& why) {
+                             range.past_cache = false;
+                             item.owner->did_without(item, why);
+                           });
         },
         [] {
           return io_result{0, no_memory()};

@@ -1,5 +1,5 @@
-// SHA-256, and proof that another process or the sender of a request knows a secret. Uses OpenSSL's libcrypto, which is loaded on first use,
-// so that other programs do not need it. Thread-safe.
+// SHA-256, and proof that another process or the sender of a request knows a secret. Uses OpenSSL's libcrypto, which is loaded on first
+// use, so that other programs do not need it. Thread-safe.
 #pragma once
 
 #include <array>

@@ -426,11 +426,12 @@ class a_first_long_read : public cache_use_contract {
         }
         if (piece.reason == core::plan_reason::bypass_faster) told_of.bypassed += piece.length;
         if (piece.reason == core::plan_reason::kept) told_of.kept += piece.length;
-        const auto mib_a_second = piece.bypass_cache ? direct_mib_a_second : kept_mib_a_second;
+        const bool past_cache = piece.way == path::way::past_cache;
+        const auto mib_a_second = past_cache ? direct_mib_a_second : kept_mib_a_second;
         const auto ends = now + static_cast<std::int64_t>(piece.length * 1000 / mib_a_second * 1000 / mib * 1000);
-        speeds.begins(piece.bypass_cache);
+        speeds.begins(past_cache);
         constexpr int most_threads = 4;  // that keep at once; none of them waits where that is bound by the CPU
-        speeds.note({piece.bypass_cache, piece.length, now, ends, keeping_costs_cpu ? most_threads * (ends - now) : 0});
+        speeds.note({past_cache, piece.length, now, ends, keeping_costs_cpu ? most_threads * (ends - now) : 0});
         now = ends;
       }
       rest.offset += core::length_of(*pieces);

@@ -106,7 +106,7 @@ void expect_waves_fit(const plan_input& input, const std::vector<planned_piece>&
     for (std::size_t j = i; j < i + count; ++j) {
       ASSERT_EQ(j == i ? count : 0U, pieces[j].wave);
       ASSERT_EQ(pieces[j].path, path_kind::staged);
-      ASSERT_FALSE(pieces[j].bypass_cache);
+      ASSERT_FALSE(pieces[j].way == path::way::past_cache);
       bytes += pieces[j].length;
     }
     ASSERT_LE(bytes, input.most_bytes);
@@ -120,7 +120,7 @@ void expect_pieces_can_be_carried(const plan_input& input, const std::vector<pla
     if (piece.path == path_kind::staged || piece.path == path_kind::posix) {
       ASSERT_LE(piece.length, input.most_bytes);
     }
-    if (!piece.bypass_cache) continue;
+    if (piece.way != path::way::past_cache) continue;
     ASSERT_TRUE(piece.path == path_kind::staged || input.late_piece > 0);
     ASSERT_TRUE(input.has_direct);
     const std::uint64_t first_block = piece.offset / page * page;
@@ -195,7 +195,7 @@ TEST(planner, any_plan_covers_the_range_once_in_order_with_pieces_that_fit) {
     ASSERT_NO_FATAL_FAILURE(expect_pieces_can_be_carried(input, pieces));
     ASSERT_NO_FATAL_FAILURE(expect_waves_fit(input, pieces));
     if (input.is_write && input.on_device && (!input.direct_writes && input.has_cached)) {
-      EXPECT_TRUE(std::none_of(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.bypass_cache; }));
+      EXPECT_TRUE(std::none_of(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.way == path::way::past_cache; }));
     }
     if (HasFailure()) break;
   }
@@ -222,7 +222,8 @@ TEST(planner, only_whole_blocks_come_past_the_cache_into_host_memory) {
     const auto pieces = plan_of(input);
     ASSERT_NO_FATAL_FAILURE(expect_covered_once_in_order(input, pieces));
     for (const auto& piece : pieces) {
-      EXPECT_TRUE(!piece.bypass_cache || (piece.offset | piece.length) % page == 0) << piece.length << " at " << piece.offset;
+      EXPECT_TRUE(piece.way != path::way::past_cache || (piece.offset | piece.length) % page == 0)
+          << piece.length << " at " << piece.offset;
     }
     if (HasFailure()) break;
   }
@@ -232,13 +233,14 @@ TEST(planner, what_a_late_server_brings_into_host_memory_goes_past_the_cache) {
   const auto pieces = plan_of(late_host_read(5, 9 * mib));
   EXPECT_EQ(pieces.front().reason, plan_reason::unaligned_read_edge);
   EXPECT_EQ(pieces.back().reason, plan_reason::unaligned_read_edge);
-  for (const auto& piece : std::span(pieces).subspan(1, pieces.size() - 2)) EXPECT_TRUE(piece.bypass_cache && piece.waits);
+  for (const auto& piece : std::span(pieces).subspan(1, pieces.size() - 2)) EXPECT_TRUE(piece.way == path::way::past_cache && piece.waits);
 }
 
 TEST(planner, what_is_in_the_page_cache_is_not_waited_for) {
   auto input = late_host_read(0, 9 * mib);
   input.resident = [](std::uint64_t, std::uint64_t length) { return std::optional(length); };
-  for (const auto& piece : plan_of(input)) EXPECT_FALSE(piece.bypass_cache || piece.waits || piece.fills_cache);
+  for (const auto& piece : plan_of(input))
+    EXPECT_FALSE(piece.way == path::way::past_cache || piece.waits || piece.way == path::way::filling);
 }
 
 TEST(planner, without_direct_io_a_late_server_is_asked_through_the_cache) {
@@ -248,7 +250,8 @@ TEST(planner, without_direct_io_a_late_server_is_asked_through_the_cache) {
     input.has_direct = false;
     const auto pieces = plan_of(input);
     EXPECT_GE(pieces.size(), 9U);
-    for (const auto& piece : pieces) EXPECT_TRUE(piece.fills_cache && piece.waits && piece.reason == plan_reason::no_direct_io);
+    for (const auto& piece : pieces)
+      EXPECT_TRUE(piece.way == path::way::filling && piece.waits && piece.reason == plan_reason::no_direct_io);
     input.most_untimed = 2 * mib;
     const auto first = plan_of(input);
     EXPECT_LE(first.back().offset + first.back().length, 5 + 3 * mib);
@@ -377,9 +380,9 @@ TEST(planner, gpu_direct_is_asked_of_the_body_and_its_edges_are_staged) {
     ASSERT_EQ(path_order(pieces), (std::vector{path_kind::staged, path_kind::direct, path_kind::staged}));
     EXPECT_EQ(pieces.size(), 3U);
     EXPECT_EQ(pieces[0].reason, is_write ? plan_reason::unaligned_edge : plan_reason::unaligned_read_edge);
-    EXPECT_EQ(pieces[0].bypass_cache, !is_write) << "an edge of a write shares its page with neighbours";
+    EXPECT_EQ(pieces[0].way == path::way::past_cache, !is_write) << "an edge of a write shares its page with neighbours";
     EXPECT_EQ(pieces[2].reason, pieces[0].reason);
-    EXPECT_EQ(pieces[2].bypass_cache, !is_write);
+    EXPECT_EQ(pieces[2].way == path::way::past_cache, !is_write);
   }
 }
 
@@ -479,13 +482,13 @@ TEST(planner, what_is_in_the_page_cache_is_staged_from_there) {
   const auto pieces = plan_of(input);
   EXPECT_EQ(paths_of(pieces), std::set<path_kind>{path_kind::staged});
   EXPECT_TRUE(all_of_reason(pieces, plan_reason::resident));
-  for (const auto& piece : pieces) EXPECT_FALSE(piece.bypass_cache);
+  for (const auto& piece : pieces) EXPECT_FALSE(piece.way == path::way::past_cache);
 }
 
 TEST(planner, what_is_not_in_the_page_cache_is_read_past_it) {
   const auto pieces = plan_of(device_read(3, 64 * mib + 5));
   EXPECT_TRUE(all_of_reason(pieces, plan_reason::not_resident));
-  for (const auto& piece : pieces) EXPECT_TRUE(piece.bypass_cache);
+  for (const auto& piece : pieces) EXPECT_TRUE(piece.way == path::way::past_cache);
 }
 
 TEST(planner, a_half_resident_range_is_read_from_where_each_part_is) {
@@ -496,7 +499,7 @@ TEST(planner, a_half_resident_range_is_read_from_where_each_part_is) {
     return end > half ? end - std::max(offset, half) : 0;  // the second half is cached
   };
   for (const auto& piece : plan_of(input)) {
-    EXPECT_EQ(piece.bypass_cache, piece.offset < half) << piece.offset;
+    EXPECT_EQ(piece.way == path::way::past_cache, piece.offset < half) << piece.offset;
     EXPECT_EQ(piece.reason, piece.offset < half ? plan_reason::not_resident : plan_reason::resident) << piece.offset;
   }
 }
@@ -507,7 +510,7 @@ TEST(planner, a_granule_that_is_mostly_cached_is_read_through_the_cache_and_else
     input.resident = [&](std::uint64_t, std::uint64_t) { return std::optional<std::uint64_t>(mostly ? 3 * mib : mib); };
     const auto pieces = plan_of(input);
     EXPECT_TRUE(all_of_reason(pieces, plan_reason::partly_resident));
-    for (const auto& piece : pieces) EXPECT_EQ(piece.bypass_cache, !mostly);
+    for (const auto& piece : pieces) EXPECT_EQ(piece.way == path::way::past_cache, !mostly);
   }
 }
 
@@ -523,8 +526,8 @@ TEST(planner, what_shall_be_kept_is_read_through_the_cache_in_pieces_for_few_thr
   EXPECT_TRUE(all_of_reason(pieces, plan_reason::kept));
   expect_covered_once_in_order(device_read(3, 64 * mib + 5), pieces);
   for (const auto& piece : pieces) {
-    EXPECT_FALSE(piece.bypass_cache);
-    EXPECT_TRUE(piece.fills_cache);
+    EXPECT_FALSE(piece.way == path::way::past_cache);
+    EXPECT_TRUE(piece.way == path::way::filling);
     EXPECT_EQ(piece.wave, 1U);
     EXPECT_LE(piece.length, 4 * mib);
     EXPECT_EQ(piece.path, path_kind::staged);
@@ -536,8 +539,8 @@ TEST(planner, a_part_of_what_is_kept_may_be_tried_past_the_cache) {
   const auto pieces = plan_of_cold({.keeps = true, .why = plan_reason::kept, .tried_bytes = 8 * mib}, 0, 64 * mib);
   expect_covered_once_in_order(device_read(0, 64 * mib), pieces);
   for (const auto& piece : pieces) {
-    EXPECT_EQ(piece.bypass_cache, piece.offset < 8 * mib) << piece.offset;
-    EXPECT_EQ(piece.fills_cache, piece.offset >= 8 * mib) << piece.offset;
+    EXPECT_EQ(piece.way == path::way::past_cache, piece.offset < 8 * mib) << piece.offset;
+    EXPECT_EQ(piece.way == path::way::filling, piece.offset >= 8 * mib) << piece.offset;
     EXPECT_EQ(piece.reason, piece.offset < 8 * mib ? plan_reason::bypass_tried : plan_reason::kept) << piece.offset;
   }
 }
@@ -554,8 +557,8 @@ TEST(planner, what_is_tried_goes_on_behind_what_is_in_the_cache) {
   const auto pieces = plan_of(input);
   expect_covered_once_in_order(input, pieces);
   for (const auto& piece : pieces) {
-    EXPECT_EQ(piece.bypass_cache, piece.offset < 40 * mib && !is_resident(piece.offset)) << piece.offset;
-    EXPECT_EQ(piece.fills_cache, piece.offset >= 40 * mib) << piece.offset;
+    EXPECT_EQ(piece.way == path::way::past_cache, piece.offset < 40 * mib && !is_resident(piece.offset)) << piece.offset;
+    EXPECT_EQ(piece.way == path::way::filling, piece.offset >= 40 * mib) << piece.offset;
   }
 }
 
@@ -564,7 +567,7 @@ TEST(planner, what_goes_past_the_cache_says_why) {
                          plan_reason::bypass_memory_unknown, plan_reason::bypass_no_room, plan_reason::bypass_faster}) {
     const auto pieces = plan_of_cold({.why = why}, 0, 16 * mib);
     EXPECT_TRUE(all_of_reason(pieces, why));
-    for (const auto& piece : pieces) EXPECT_TRUE(piece.bypass_cache && !piece.fills_cache);
+    for (const auto& piece : pieces) EXPECT_TRUE(piece.way == path::way::past_cache);
   }
 }
 
@@ -590,7 +593,7 @@ TEST(planner, a_granule_that_is_not_wholly_cached_is_kept_or_goes_past_a_cache_t
     input.cold = [] { return cold_way{.why = plan_reason::bypass_as_asked}; };
     const auto pieces = plan_of(input);
     EXPECT_TRUE(all_of_reason(pieces, plan_reason::bypass_as_asked));
-    for (const auto& piece : pieces) EXPECT_TRUE(piece.bypass_cache);
+    for (const auto& piece : pieces) EXPECT_TRUE(piece.way == path::way::past_cache);
   }
 }
 
@@ -619,11 +622,11 @@ TEST(planner, what_is_registered_is_mapped_in_one_piece_and_the_rest_goes_its_wa
   expect_covered_once_in_order(input, pieces);
   for (const auto& piece : pieces) {
     const bool inside = piece.offset >= 10 * mib && piece.offset < 200 * mib;
-    EXPECT_EQ(piece.registered, inside) << piece.offset;
+    EXPECT_EQ(piece.way == path::way::pinned, inside) << piece.offset;
     EXPECT_EQ(piece.path, inside ? path_kind::mapped : path_kind::staged) << piece.offset;
     EXPECT_EQ(piece.reason, inside ? plan_reason::registered : plan_reason::not_resident) << piece.offset;
   }
-  EXPECT_EQ(std::count_if(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.registered; }), 1);
+  EXPECT_EQ(std::count_if(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.way == path::way::pinned; }), 1);
 }
 
 // As it is kept: piece beside piece, the first of which is cut short by the request.
@@ -637,7 +640,7 @@ TEST(planner, what_is_registered_in_pieces_is_mapped_in_one) {
   const auto pieces = plan_of(input);
   expect_covered_once_in_order(input, pieces);
   ASSERT_FALSE(pieces.empty());
-  EXPECT_TRUE(pieces[0].registered);
+  EXPECT_TRUE(pieces[0].way == path::way::pinned);
   EXPECT_EQ(pieces[0].length, 128 * mib + 4096);
 }
 
@@ -659,7 +662,7 @@ TEST(planner, where_the_kernel_cannot_say_the_cache_is_used) {
   input.resident = [](std::uint64_t, std::uint64_t) { return std::optional<std::uint64_t>(); };
   const auto pieces = plan_of(input);
   EXPECT_TRUE(all_of_reason(pieces, plan_reason::residency_unknown));
-  for (const auto& piece : pieces) EXPECT_FALSE(piece.bypass_cache);
+  for (const auto& piece : pieces) EXPECT_FALSE(piece.way == path::way::past_cache);
 }
 
 TEST(planner, without_direct_io_everything_goes_through_the_cache_and_nothing_is_asked) {
@@ -728,7 +731,7 @@ TEST(planner, nothing_is_mapped_on_tmpfs_nor_when_small_refused_or_not_resident)
 TEST(planner, writes_go_through_the_cache_unless_asked_otherwise) {
   const auto pieces = plan_of(device_write(0, 64 * mib));
   EXPECT_TRUE(all_of_reason(pieces, plan_reason::buffered_write));
-  for (const auto& piece : pieces) EXPECT_FALSE(piece.bypass_cache);
+  for (const auto& piece : pieces) EXPECT_FALSE(piece.way == path::way::past_cache);
 }
 
 TEST(planner, direct_writes_send_their_edges_through_the_cache) {
@@ -737,13 +740,13 @@ TEST(planner, direct_writes_send_their_edges_through_the_cache) {
   const auto pieces = plan_of(input);
   ASSERT_GE(pieces.size(), 3U);
   EXPECT_EQ(pieces.front().reason, plan_reason::unaligned_edge);
-  EXPECT_FALSE(pieces.front().bypass_cache);
+  EXPECT_FALSE(pieces.front().way == path::way::past_cache);
   EXPECT_EQ(pieces.front().length, 4096U - 100U);
   EXPECT_EQ(pieces.back().reason, plan_reason::unaligned_edge);
-  EXPECT_FALSE(pieces.back().bypass_cache);
+  EXPECT_FALSE(pieces.back().way == path::way::past_cache);
   EXPECT_EQ(pieces.back().length, 100U);
   for (std::size_t i = 1; i + 1 < pieces.size(); ++i) {
-    EXPECT_TRUE(pieces[i].bypass_cache);
+    EXPECT_TRUE(pieces[i].way == path::way::past_cache);
     EXPECT_EQ(pieces[i].reason, plan_reason::direct_write);
   }
 }
@@ -754,7 +757,7 @@ TEST(planner, no_page_of_the_cache_holds_an_edge_and_a_direct_body_however_long_
   input.direct_writes = true;
   input.cache_page_bytes = large_page;
   for (const auto& piece : plan_of(input)) {
-    if (!piece.bypass_cache) continue;
+    if (piece.way != path::way::past_cache) continue;
     EXPECT_EQ(piece.offset % large_page + piece.length % large_page, 0U);
   }
   EXPECT_EQ(plan_of(input).front().length, large_page - std::uint64_t{4096} * 5);

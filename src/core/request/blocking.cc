@@ -83,7 +83,7 @@ io_result run_now(runtime& with, const admission& admitted, const io_options& op
   return outcome;
 }
 
-bool is_cold(const planned_piece& piece) { return piece.bypass_cache || piece.fills_cache || piece.far; }
+bool is_slow(const planned_piece& piece) { return path::is_slow(piece.way); }
 
 io_result run_pieces(runtime& with, admission& admitted, const io_options& options) {
   const auto what = admitted.what();
@@ -99,12 +99,12 @@ io_result run_pieces(runtime& with, admission& admitted, const io_options& optio
   auto planned = or_no_memory([&] { return op->plan({crowded || background ? 1 : lanes, active > 2}); });
   const auto pieces = op->pieces();
   // Disks and remote sources are slow, so the thread should sleep during long waits.
-  const bool soon_over = what.length <= spun_request_bytes && planned.ok() && std::none_of(pieces.begin(), pieces.end(), &is_cold);
+  const bool soon_over = what.length <= spun_request_bytes && planned.ok() && std::none_of(pieces.begin(), pieces.end(), &is_slow);
   if (!planned.ok()) {
     op->fail(std::move(planned));
   } else {
     const auto carries = [&](const planned_piece& piece) { return with.paths().of(piece.path).carries; };
-    const auto on_caller = [&](const planned_piece& piece) { return carries(piece) == path::portion::everything && !is_cold(piece); };
+    const auto on_caller = [&](const planned_piece& piece) { return carries(piece) == path::portion::everything && !is_slow(piece); };
     const bool alone = !background && !limited &&
                        ((crowded && std::all_of(pieces.begin(), pieces.end(), on_caller)) ||
                         (pieces.size() == 1 && carries(pieces.front()) == path::portion::cached_ranges));

@@ -14,6 +14,8 @@ namespace penstock::core {
 
 namespace {
 
+using path::way;
+
 // The rest that another path has left is cut so that a piece, extended to whole blocks, fits into a slab.
 constexpr std::uint64_t rest_bytes = staging::large_slab_bytes / 2;
 
@@ -127,13 +129,10 @@ void request::fill(path::job& added, const planned_piece& piece, std::uint32_t p
   added.offset = piece.offset;
   added.length = piece.length;
   added.is_write = admitted_.what().is_write;
-  added.bypass_cache = piece.bypass_cache;
+  added.way = piece.way;
   added.spares_cache = spares_cache(admitted_.file(), added.is_write, piece.length, admitted_.route().cache);
-  added.fills_cache = piece.fills_cache;
-  added.registered = piece.registered;
   added.is_forced = runtime().forced(options_);
   added.spares_cpu = runtime().preference_of(options_) == preference::cpu;
-  added.far = piece.far;
   added.waits = piece.waits;
   added.times = added.is_write ? nullptr : admitted_.file().answer_times();
   if (piece.reason == plan_reason::bypass_tried) admitted_.file().cold_speeds().tries(piece.length);
@@ -284,12 +283,13 @@ void request::queue(Jobs& jobs) noexcept {
                               // completes
   for (auto& item : jobs) {
     item.started_ns = now;
-    const bool past_cache = item.bypass_cache && item.file->descriptors().direct >= 0;
+    const bool past_cache = item.way == way::past_cache && item.file->descriptors().direct >= 0;
     if (past_cache && !rings) rings = queues_.has_rings();
     item.on_disk_lane = past_cache && *rings && !item.is_write;
     const bool waits = item.waits && !item.on_disk_lane;
     if (waits) item.times = admitted_.file().thread_answer_times();
-    (item.on_disk_lane ? disk : waits ? waiting : item.fills_cache ? keeping : item.far ? far : cpu).add(item);
+    auto& chain = item.on_disk_lane ? disk : waits ? waiting : item.way == way::filling ? keeping : item.way == way::far ? far : cpu;
+    chain.add(item);
   }
   begin_jobs(jobs);
   if (disk.count > 0) queues_.disk->push(queues_.disk_works, *disk.first, *disk.last, disk.count);
@@ -340,10 +340,10 @@ void request::note_error(std::uint64_t offset, status error) noexcept {
 
 void request::begins(path::job& item) noexcept {
   item.node = runtime().kernel().current_node();
-  const bool cold = !admitted_.what().is_write && (item.fills_cache || item.bypass_cache);
+  const bool cold = !admitted_.what().is_write && (item.way == way::filling || item.way == way::past_cache);
   if (!cold || admitted_.what().length < cold_speeds::least_request_bytes) return;
   if (item.begun_ns != 0) return;  // a disk lane that had no slab for it starts it again later
-  admitted_.file().cold_speeds().begins(item.bypass_cache);
+  admitted_.file().cold_speeds().begins(item.way == way::past_cache);
   item.begun_ns = now_ns();
 }
 
@@ -353,9 +353,10 @@ void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept
   const auto now = now_ns();
   runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());
   const auto stays_out = [&] { return or_no_memory([&] { return ended.file->uncached_problem(); }).ok(); };
-  if (ended.spares_cache && !ended.bypass_cache && stays_out()) runtime().stats().count_uncached(bytes);
+  if (ended.spares_cache && ended.way != way::past_cache && stays_out()) runtime().stats().count_uncached(bytes);
   note_use(runtime(), admitted_.file(), ended, bytes, now);
-  if (ended.begun_ns != 0) admitted_.file().cold_speeds().note({ended.bypass_cache, bytes, ended.begun_ns, now, ended.filling_cpu_ns});
+  if (ended.begun_ns != 0)
+    admitted_.file().cold_speeds().note({ended.way == way::past_cache, bytes, ended.begun_ns, now, ended.filling_cpu_ns});
   ended.done = bytes;
   if (error.ok()) return;
   const std::lock_guard guard(lock_);
@@ -394,7 +395,7 @@ void request::run_next_held(section& of) noexcept {
 // Otherwise the path's successor transfers the rest.
 void request::hand_over(path::job& refused, status why) {
   runtime().stats().count_fallback(refused.path->kind(), why.message());
-  const bool again = refused.bypass_cache && refused.file->cached_problem().ok();
+  const bool again = refused.way == way::past_cache && refused.file->cached_problem().ok();
   const auto successor = runtime().forced(options_) ? path_kind::automatic : runtime().paths().successor(refused.path->kind());
   const auto next = again ? refused.path->kind() : successor;
   // The bytes transferred so far are done. The rest becomes new jobs, cut to fit into slabs.
@@ -405,8 +406,8 @@ void request::hand_over(path::job& refused, status why) {
       for (std::uint64_t at = moved; at < refused.length; at += rest_bytes) {
         auto& added = rest.emplace_back();
         fill(added,
-             {refused.offset + at, std::min(rest_bytes, refused.length - at), next, !refused.file->cached_problem().ok(),
-              plan_reason::forced},
+             {refused.offset + at, std::min(rest_bytes, refused.length - at), next,
+              refused.file->cached_problem().ok() ? way::cached : way::past_cache, plan_reason::forced},
              refused.part);
         added.waits = refused.waits;
         prepare({&added, 1});

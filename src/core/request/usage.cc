@@ -34,13 +34,13 @@ void note_use(runtime& with, file_core& file, const path::job& ended, std::uint6
   auto& stats = with.stats();
   const auto nanoseconds = now - ended.started_ns;
   if (ended.unaligned) stats.count_use(stats::unaligned_pieces, bytes, nanoseconds);
-  if (ended.bypass_cache && !ended.is_write) {
+  if (ended.way == path::way::past_cache && !ended.is_write) {
     stats.count_cold(bytes, file.read_past_cache(ended.offset, bytes), {ended.started_ns, now});
     const auto extra = source::blocks_around(ended.offset, ended.length) - ended.length;
     if (extra > 0) stats.count_blocks(bytes, extra, nanoseconds);
   }
   if (ended.waits && file.answers_late()) stats.count_late(bytes, {ended.started_ns, now});
-  if (ended.fills_cache) stats.count_kept(bytes, {ended.started_ns, now});
+  if (ended.way == path::way::filling) stats.count_kept(bytes, {ended.started_ns, now});
   if (ended.node < 0) return;
   const bool on_device = ended.place.on_device();
   if (!on_device && bytes < least_host_piece) return;

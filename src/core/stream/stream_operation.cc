@@ -609,17 +609,16 @@ io_result stream_operation::read(const part& which, const line& from) {
   auto& file = admitted_.file().source();
   const bool past_cache = path::goes_past_cache(file, which.offset, which.length, admitted_.route().cache);
   return path::fill_slab(file, memory_of(which, from), which.length, which.offset,
-                         {.past_cache = past_cache, .sent_at_once = which.sent_at_once},
+                         {.way = past_cache ? path::way::past_cache : path::way::cached, .sent_at_once = which.sent_at_once},
                          [this](const status& why) { runtime_->stats().count_fallback(runtime_->paths().base(true), why.message()); });
 }
 
 io_result stream_operation::write(const part& which, const line& from) {
   io_result total;
   for (const auto& piece : plan_write(which)) {
-    auto put = path::drain_slab(admitted_.file().source(), from.slab + (piece.offset - round_down(from.offset)), piece.length, piece.offset,
-                                {.past_cache = piece.bypass_cache}, [this](const status& why) {
-                                  runtime_->stats().count_fallback(runtime_->paths().base(true), why.message());
-                                });
+    auto put = path::drain_slab(
+        admitted_.file().source(), from.slab + (piece.offset - round_down(from.offset)), piece.length, piece.offset, {.way = piece.way},
+        [this](const status& why) { runtime_->stats().count_fallback(runtime_->paths().base(true), why.message()); });
     total.bytes_done += put.bytes_done;
     total.error = std::move(put.error);
     if (!total.ok()) break;
