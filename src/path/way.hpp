@@ -1,4 +1,4 @@
-// How the bytes of a piece pass between its file and memory. The planner chooses the way once; queues, paths and counters follow it.
+// How a piece's bytes move between its file and memory. The planner decides once; queues, paths and counters follow it.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 namespace penstock::path {
 
 enum class way : std::uint8_t {
-  cached,      // through the page cache, which holds the bytes as far as known, or takes those of a write
+  cached,      // through the page cache: a write, or a read of bytes that are in it, as far as known
   past_cache,  // past the page cache
-  filling,     // a read through the page cache, which does not hold the bytes yet, by few threads at a time
-  pinned,      // a read from pages of the page cache that the user pinned (pinned_pages)
-  far,         // a read that its remote source starts, once it has passed the turnstile
+  filling,     // a read through the page cache of bytes that are not in it yet, by a few threads at a time
+  pinned,      // a read from page cache pages that the user pinned (pinned_pages)
+  far,         // a read that its remote source starts after the turnstile
 };
 
-// Whether the thread that waits for the bytes should sleep, because a disk or a server provides them.
+// True if a disk or a server provides the bytes, so that a thread should sleep while it waits for them.
 [[nodiscard]] constexpr bool is_slow(way by) noexcept { return by == way::past_cache || by == way::filling || by == way::far; }
 
 }  // namespace penstock::path

@@ -92,7 +92,7 @@ result<sha256_state> sha256_state::begin() {
   if (auto problem = can_prove(); !problem.ok()) return problem;
   context made(library().new_context());
   if (made == nullptr || library().begin(made.get(), library().sha256(), nullptr) != 1)
-    return status(errc::io, "libcrypto failed to begin a SHA-256");
+    return status(errc::io, "libcrypto failed to start a SHA-256 hash");
   return sha256_state(std::move(made));
 }
 
@@ -104,7 +104,7 @@ result<digest> sha256_state::finish() {
   digest made{};
   unsigned bytes = 0;
   if (failed_ || library().finish(state_.get(), reinterpret_cast<unsigned char*>(made.data()), &bytes) != 1 || bytes != made.size())
-    return status(errc::io, "libcrypto failed to make a SHA-256");
+    return status(errc::io, "libcrypto failed to compute a SHA-256 hash");
   return made;
 }
 
