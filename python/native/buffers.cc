@@ -234,7 +234,7 @@ void held_memory::demand::refuse(const std::string& why) const {
 void held_memory::demand::check_tensor() const {
   nb::object problem = nb::none();
   try {
-    problem = nb::module_::import_("penstock._torch_memory").attr("problem_of")(object);
+    problem = nb::module_::import_("penstock._core.torch_memory").attr("problem_of")(object);
   } catch (const nb::python_error&) {  // a tensor of another library with PyTorch's method names
   }
   if (!problem.is_none()) raise_bad_memory(name.text() + ": this " + type_of(object) + " " + nb::cast<nb::str>(problem).c_str());

@@ -77,7 +77,7 @@ class held_memory {
     memory_order order;
     argument_name name;
     [[noreturn]] void refuse(const std::string& why) const;
-    // Raises for a PyTorch tensor without memory, with penstock._torch_memory's message.
+    // Raises for a PyTorch tensor without memory, with penstock._core.torch_memory's message.
     void check_tensor() const;
     // Raises for a PyTorch view that computes its values from the bytes when it is read.
     [[noreturn]] void refuse_lazy(const char* kind, const char* method) const;

@@ -20,7 +20,7 @@ PyObject* method_of_python = nullptr;
 
 checked* of(PyObject* self) { return reinterpret_cast<checked*>(self); }
 
-// Replaces nanobind's error with the one from penstock._arguments, if that finds what is wrong with the arguments.
+// Replaces nanobind's error with the one from penstock._core.arguments, if that finds what is wrong with the arguments.
 void say_what_is_wrong(PyObject* function, PyObject* const* args, std::size_t count, PyObject* names) {
   nb::python_error problem;
   try {
@@ -30,7 +30,7 @@ void say_what_is_wrong(PyObject* function, PyObject* const* args, std::size_t co
       for (std::size_t i = 0; i < count; ++i) given.append(nb::handle(args[i]));
       nb::dict named;
       for (const nb::handle name : names == nullptr ? nb::object(nb::tuple()) : nb::borrow(names)) named[name] = nb::handle(args[count++]);
-      const nb::object found = nb::module_::import_("penstock._arguments").attr("error_of")(nb::handle(function), given, named);
+      const nb::object found = nb::module_::import_("penstock._core.arguments").attr("error_of")(nb::handle(function), given, named);
       if (!found.is_none()) {
         PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(found.ptr())), found.ptr());
         return;

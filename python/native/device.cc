@@ -34,7 +34,7 @@ device_memory::~device_memory() {
 namespace {
 
 std::string ask_resolver(const char* function, nb::handle device, const char* argument) {
-  return nb::cast<std::string>(nb::module_::import_("penstock._devices").attr(function)(device, argument));
+  return nb::cast<std::string>(nb::module_::import_("penstock._core.devices").attr(function)(device, argument));
 }
 
 }  // namespace

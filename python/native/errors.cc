@@ -26,7 +26,7 @@ nb::object message_word(std::string_view text) {
 nb::object make_error(const status& error, const error_place& where) {
   const auto domain = error.domain();
   nb::object offset = where.offset ? nb::cast(*where.offset) : nb::none();
-  return nb::module_::import_("penstock._errors")
+  return nb::module_::import_("penstock._core.errors")
       .attr("make_error")(word(to_string(error.code())), message_word(error.message()), word(to_string(domain)), error.native(),
                           path_word(where.file), offset, where.bytes_done);
 }

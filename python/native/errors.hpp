@@ -1,4 +1,4 @@
-// Statuses as Python exceptions: penstock.Error and its subclasses from python/penstock/_errors.py. All need the GIL.
+// Statuses as Python exceptions: penstock.Error and its subclasses from python/penstock/_core/errors.py. All need the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -488,7 +488,7 @@ nb::object explain(const python_file& self, nb::handle size, std::int64_t offset
   }
   nb::list remarks;
   for (const auto& each : told->remarks) remarks.append(nb::str(each.c_str()));
-  return nb::module_::import_("penstock._plan")
+  return nb::module_::import_("penstock._core.plan")
       .attr("make_plan")(parts, remarks, told->cached_bytes ? nb::object(nb::int_(*told->cached_bytes)) : nb::none());
 }
 

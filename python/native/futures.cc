@@ -248,14 +248,14 @@ nb::object flight::value() {
 }
 
 bool flight::was_cancelled() {
-  if (raised_.is_valid()) return nb::isinstance(raised_, nb::module_::import_("penstock._errors").attr("Cancelled"));
+  if (raised_.is_valid()) return nb::isinstance(raised_, nb::module_::import_("penstock._core.errors").attr("Cancelled"));
   const auto failed = first_failure();
   return failed && failed->error.code() == errc::cancelled;
 }
 
 nb::object flight::shown(const nb::object& future) {
   if (shown_.is_valid()) return shown_;
-  nb::object made = nb::module_::import_("penstock._futures").attr("Shown")();
+  nb::object made = nb::module_::import_("penstock._core.futures").attr("Shown")();
   if (shown_.is_valid()) return shown_;  // another thread held the GIL in between
   shown_ = made;
   call_back(made.attr("tell"), future);
@@ -320,9 +320,9 @@ PyObject* class_of(PyObject* self, void* /*closure*/) noexcept {
 PyGetSetDef class_property[] = {{"__class__", class_of, nullptr, nullptr, nullptr}, {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot class_slots[] = {{Py_tp_getset, class_property}, {0, nullptr}};
 
-// The rest of the asyncio support is in Python, in python/penstock/_futures.py.
+// The rest of the asyncio support is in Python, in python/penstock/_core/futures.py.
 nb::object await_future(nb::handle self) {
-  return nb::module_::import_("penstock._futures").attr("await_future")(self).attr("__await__")();
+  return nb::module_::import_("penstock._core.futures").attr("await_future")(self).attr("__await__")();
 }
 
 }  // namespace

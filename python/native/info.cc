@@ -94,7 +94,7 @@ nb::list requests() {
     const without_gil unlocked;
     return engine.requests();
   }();
-  const auto make = nb::module_::import_("penstock._requests").attr("Request");
+  const auto make = nb::module_::import_("penstock._core.requests").attr("Request");
   nb::list told;
   for (const auto& each : seen) {
     told.append(make(path_object(each.file), each.offset < 0 ? nb::none() : nb::object(nb::int_(each.offset)), each.length, each.is_write,

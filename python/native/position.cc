@@ -44,7 +44,7 @@ nb::object read(nb::object self, optional_size size) {
   const bool to_the_end = !size || *size < 0;
   const auto whole = size_of(file);
   if (whole == 0) {  // empty, or its size is unknown
-    nb::object content = nb::module_::import_("penstock._unsized")
+    nb::object content = nb::module_::import_("penstock._core.unsized")
                              .attr("read_to_the_end")(self.attr("read_into"), file.position, to_the_end ? nb::none() : nb::cast(*size));
     file.position += nb::len(content);
     return content;
@@ -116,11 +116,11 @@ bool is_terminal(const python_file& self) {
 // Reading lines is implemented in Python.
 template <class... Arguments>
 nb::object line_function(const char* name, Arguments... arguments) {
-  return nb::module_::import_("penstock._lines").attr(name)(arguments...);
+  return nb::module_::import_("penstock._core.lines").attr(name)(arguments...);
 }
 
 // Coroutines are implemented in Python.
-nb::object from_python(const char* name, nb::handle self) { return nb::module_::import_("penstock._futures").attr(name)(self); }
+nb::object from_python(const char* name, nb::handle self) { return nb::module_::import_("penstock._core.futures").attr(name)(self); }
 
 }  // namespace
 

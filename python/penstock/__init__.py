@@ -20,9 +20,9 @@ import weakref as _weakref
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from . import _interpreter as _interpreter  # first, because it may reject the interpreter
+from ._core import interpreter as _interpreter  # noqa: F401  # first, because it may reject the interpreter
 from . import _native
-from ._errors import (
+from ._core.errors import (
     BufferError,
     Cancelled,
     Closed,
@@ -37,9 +37,9 @@ from ._errors import (
     ShortRead,
     TimedOut,
 )
-from ._futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, DoneAndNotDone, as_completed, wait
-from ._lazy import importable as _importable
-from ._lazy import lazily as _lazily
+from ._core.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, DoneAndNotDone, as_completed, wait
+from ._core.lazy import importable as _importable
+from ._core.lazy import lazily as _lazily
 from ._native import (
     Device,
     DeviceBuffer,
@@ -105,10 +105,10 @@ if _TYPE_CHECKING:
     from . import weights as weights
     from . import zarr as zarr
     from ._arrays import fromfile, tofile
+    from ._core.plan import Plan, PlanPart
+    from ._core.requests import Request
     from ._load import load, load_sharded
     from ._native import _Cache, _Mode
-    from ._plan import Plan, PlanPart
-    from ._requests import Request
     from ._save import save
     from .weights import load_weights, serve_weights
 else:
@@ -117,9 +117,9 @@ else:
         __name__,
         {
             "_arrays": ("fromfile", "tofile"),
+            "_core.plan": ("Plan", "PlanPart"),
+            "_core.requests": ("Request",),
             "_load": ("load", "load_sharded"),
-            "_plan": ("Plan", "PlanPart"),
-            "_requests": ("Request",),
             "_save": ("save",),
             "weights": ("load_weights", "serve_weights"),
         },
@@ -215,7 +215,7 @@ pickled: each process looks up its own."""
 
 
 def _reduce_file(file: File) -> tuple[_Callable[..., File], tuple[_Any, ...]]:
-    from ._pickling import reduce_file
+    from ._core.pickling import reduce_file
 
     return reduce_file(file)
 

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
-from ._devices import name_for_torch
-from ._errors import Error, InvalidArgument
-from ._libraries import choose_library
+from ._core.devices import name_for_torch
+from ._core.errors import Error, InvalidArgument
+from ._core.libraries import choose_library
 from ._npy import MAGIC, load_npy
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._arrays import Path, short_read
-from ._devices import Place
-from ._errors import InvalidArgument, NotAFile, NotFound, PermissionDenied
+from ._core.devices import Place
+from ._core.errors import InvalidArgument, NotAFile, NotFound, PermissionDenied
+from ._core.unsized import read_to_the_end
+from ._core.urls import is_url
 from ._folders import files_of_folder, files_of_url
 from ._kinds import ENDINGS, Content, Kind, Request, find_kind
 from ._makers import maker_of
-from ._unsized import read_to_the_end
-from ._urls import is_url
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._arrays import item_type_of
-from ._devices import is_torch_device, name_for_torch, number_of
-from ._errors import InvalidArgument
-from ._libraries import choose_library
-from ._tensors import torch_dtype
+from ._core.devices import is_torch_device, name_for_torch, number_of
+from ._core.errors import InvalidArgument
+from ._core.libraries import choose_library
+from ._core.tensor_facts import torch_dtype
 
 __all__ = ["Maker", "maker_of"]
 

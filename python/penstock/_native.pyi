@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from typing_extensions import Buffer
 
-from ._plan import Plan
-from ._requests import Request
+from ._core.plan import Plan
+from ._core.requests import Request
 
 _T = TypeVar("_T")
 

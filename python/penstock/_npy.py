@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _native
-from ._errors import InvalidArgument, ShortRead
+from ._core.errors import InvalidArgument, ShortRead
+from ._core.pieces import Piece, move_pieces
 from ._makers import maker_of
-from ._pieces import Piece, move_pieces
 
 if TYPE_CHECKING:
     import numpy

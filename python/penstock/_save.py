@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _native
-from ._errors import InvalidArgument
-from ._pieces import Piece
-from ._saving import save_image
+from ._core.errors import InvalidArgument
+from ._core.pieces import Piece
+from ._core.saving import save_image
 
 __all__ = ["save"]
 

@@ -31,6 +31,7 @@ from typing import Any
 
 import penstock
 from penstock import _native
+from penstock._core.lazy import lazily
 from penstock._cufile_codes import FeatureFlags, FileHandleType, OpError, Status, cuFileError
 from penstock._cufile_driver import (
     CU_FILE_BUF_REGISTER_FLAGS_NONE,
@@ -45,7 +46,6 @@ from penstock._cufile_driver import (
 )
 from penstock._cufile_driver import driver as _driver
 from penstock._cufile_library import calls, is_reachable, lowest_address
-from penstock._lazy import lazily
 
 __all__ = [
     "CU_FILE_BUF_REGISTER_FLAGS_NONE",

@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 
 import penstock
 from penstock import _native
+from penstock._core.file_facts import mode_of
+from penstock._core.forks import forkable_lock
+from penstock._core.small_files import open_file
 from penstock._cufile_codes import OpError, cuFileError
 from penstock._cufile_driver import driver
 from penstock._cufile_library import calls, words
 from penstock._cufile_settings import Settings
-from penstock._file_facts import mode_of
-from penstock._forks import forkable_lock
-from penstock._small_files import open_file
 
 __all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer", "gds_register_buffer", "is_available"]
 

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from . import _native
-from ._errors import Closed, Error, InvalidArgument
+from ._core.errors import Closed, Error, InvalidArgument
 from .safetensors._devices import Places
 from .safetensors._errors import SafetensorError
 from .safetensors._header import Header

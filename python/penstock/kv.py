@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from . import _native
-from ._errors import Closed
+from ._core.errors import Closed
 from ._native import Future
 
 __all__ = ["Key", "Stats", "Store"]

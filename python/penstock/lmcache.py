@@ -20,7 +20,7 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.platform import create_event_notifier  # type: ignore[import-not-found,unused-ignore]
 
 from . import kv
-from ._kv_doors import LOG, check_settings, key_of, warn_of_errors
+from ._core.kv_adapters import LOG, check_settings, key_of, warn_of_errors
 from ._native import Future
 
 __all__ = ["PenstockL2Adapter"]

@@ -28,10 +28,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from . import _native
-from ._converters import memory_of, register_converter
+from ._core.converters import memory_of, register_converter
+from ._core.plan import size_words
+from ._core.tensor_facts import Room, TensorFacts, array_of, buffers_of, bytes_of, describe, facts_of, seconds_of, streams_for, targets_of
 from ._native import Future
-from ._plan import size_words
-from ._tensors import Room, TensorFacts, array_of, buffers_of, bytes_of, describe, facts_of, seconds_of, streams_for, targets_of
 
 __all__ = [
     "ChannelChoice",

@@ -19,8 +19,8 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage  # type: ignore[import-not-found,unused-ignore]
 
 from . import kv
-from ._errors import Closed, NotFound
-from ._kv_doors import LOG, check_settings, key_of, warn_of_errors
+from ._core.errors import Closed, NotFound
+from ._core.kv_adapters import LOG, check_settings, key_of, warn_of_errors
 
 __all__ = ["PenstockHiCache"]
 

@@ -131,4 +131,4 @@ def _warm_up() -> None:
 @pytest.fixture
 def torch_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results are of the libraries that a program without PyTorch gets, although other tests have imported it."""
-    monkeypatch.setattr("penstock._libraries._imported_torch", lambda: None)
+    monkeypatch.setattr("penstock._core.libraries._imported_torch", lambda: None)

@@ -13,7 +13,7 @@ import pytest
 import penstock
 import penstock.pipe
 from penstock import _native, safetensors
-from penstock._devices import device_name, known_device
+from penstock._core.devices import device_name, known_device
 from penstock.safetensors.numpy import save_file
 
 from .zarr_level import stays_level  # noqa: F401

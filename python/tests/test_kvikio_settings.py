@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import _file_facts, kvikio
+from penstock import kvikio
+from penstock._core import file_facts as _file_facts
 from penstock.kvikio import CompatMode, cufile_driver, defaults
 
 positive = ["num_threads", "task_size", "bounce_buffer_size", "http_max_attempts", "http_timeout"]

@@ -366,7 +366,7 @@ def test_an_unknown_framework_is_refused(folder: Path, call: str) -> None:
 
 
 def test_on_a_gpu_an_installed_cupy_does_not_matter_to_a_program_with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock import _libraries
+    from penstock._core import libraries as _libraries
 
     class Torch:
         class cuda:

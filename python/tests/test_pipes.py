@@ -20,7 +20,7 @@ import pytest
 
 import penstock
 import penstock.pipe
-from penstock import _tensors
+from penstock._core import tensor_facts as _tensors
 
 WAYS = [("unix:", []), ("unix:", ["cma", "cuda_basic"]), ("unix:", ["basic", "cuda_basic"]), ("tcp://127.0.0.1:0", [])]
 

@@ -214,7 +214,7 @@ def test_async_with_does_not_hold_up_the_loop(path: Path, monkeypatch: pytest.Mo
         turned.set()
 
     async def close() -> None:
-        from penstock import _futures
+        from penstock._core import futures as _futures
 
         await asyncio.gather(_futures.close(Slow()), turn())  # type: ignore[arg-type]
 

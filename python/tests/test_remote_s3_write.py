@@ -21,7 +21,7 @@ import pytest
 
 import penstock
 import penstock.safetensors.numpy
-from penstock._saving import save_image, save_in_background
+from penstock._core.saving import save_image, save_in_background
 
 from .test_remote_s3 import options_of, servers
 

@@ -21,7 +21,7 @@ import penstock.kvikio
 import penstock.safetensors
 import penstock.safetensors.numpy
 from penstock.__main__ import command
-from penstock._errors import without_url_secrets
+from penstock._core.errors import without_url_secrets
 
 from . import range_server
 

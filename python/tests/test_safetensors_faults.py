@@ -22,8 +22,8 @@ import pytest
 
 import penstock
 from penstock import _native, safetensors
-from penstock._pieces import Piece
-from penstock._saving import save_image
+from penstock._core.pieces import Piece
+from penstock._core.saving import save_image
 from penstock.safetensors import SafetensorError, load_file, load_into, safe_open, save_file
 from penstock.safetensors import numpy as of_numpy
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import _shared_file
-from penstock._shared_file import SharedFile, abandon, open_shared, remove_left
+from penstock._core import shared_file as _shared_file
+from penstock._core.shared_file import SharedFile, abandon, open_shared, remove_left
 
 
 def hidden_files(folder: Path) -> list[str]:
@@ -105,7 +105,7 @@ def test_a_link_that_takes_its_name_while_it_is_opened_is_not_followed(tmp_path:
 
 KILLED = """
 import os, signal, sys
-from penstock._shared_file import SharedFile
+from penstock._core.shared_file import SharedFile
 shared = SharedFile(sys.argv[1], b"head", 100)
 print("made", flush=True)
 sys.stdin.read()
@@ -133,7 +133,7 @@ def test_what_a_killed_process_leaves_goes_and_what_is_being_written_stays(tmp_p
 
 FULL = """
 import resource, sys
-from penstock._shared_file import SharedFile
+from penstock._core.shared_file import SharedFile
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 try:
     SharedFile(sys.argv[1], b"head", 1_000_001)
@@ -158,7 +158,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 REFUSED = {"linkat": (265, 37), "renameat2": (316, 276), "flock": (73, 32), "fallocate": (285, 47), "fchmod": (91, 52), "fchown": (93, 55)}
 WITHOUT = """
 import ctypes, platform, struct, sys
-from penstock._shared_file import SharedFile, open_shared
+from penstock._core.shared_file import SharedFile, open_shared
 path, refused = sys.argv[1], int(sys.argv[2])
 libc = ctypes.CDLL(None)
 for number in map(int, sys.argv[3:]):

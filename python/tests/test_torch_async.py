@@ -240,7 +240,7 @@ def test_the_example_trains_saves_and_goes_on(tmp_path: Path) -> None:
 @needs_gpu
 @pytest.mark.parametrize("snapshot", ["auto", "device", "host"])
 def test_a_gpu_goes_on_while_its_tensors_are_saved(path: Path, snapshot: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.torch._memory._BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("penstock._core.torch_storages._BLOCK_BYTES", 1 << 20)
     tensors = {f"layer {i}": torch.empty(700_001, dtype=torch.uint8, device="cuda") for i in range(5)}
     for number in range(3):
         torch.cuda._sleep(50_000_000)
@@ -274,7 +274,7 @@ def test_a_gpu_without_room_is_copied_to_pinned_memory(path: Path, monkeypatch: 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (0, 1 << 40))
     tensor = torch.arange(1_000_000, device="cuda")
     before = torch.cuda.memory_allocated()
-    plan = penstock.torch._memory.snapshot_of([tensor.untyped_storage()], "auto")
+    plan = penstock._core.torch_storages.snapshot_of([tensor.untyped_storage()], "auto")
     assert torch.cuda.memory_allocated() == before and plan.contents[0][0].device.type == "cpu"
     future = penstock.torch.save_async(tensor, path)
     tensor.zero_()

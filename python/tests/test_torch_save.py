@@ -153,7 +153,7 @@ def test_checksums_by_tensor_operations_are_those_of_zlib(nbytes: int, monkeypat
 
 
 def test_a_part_of_a_storage_is_looked_at_as_bytes() -> None:
-    from penstock.torch._memory import Memory
+    from penstock._core.torch_storages import Memory
 
     tensor = torch.arange(1_000, dtype=torch.float64)[17:900]
     memory = Memory(tensor.data_ptr(), tensor.nbytes, tensor.untyped_storage(), tensor.device)
@@ -375,7 +375,7 @@ def test_storages_go_straight_from_a_gpu(path: Path) -> None:
 @needs_gpu
 def test_a_part_of_a_gpu_s_storage_has_the_right_checksum(path: Path) -> None:
     """As torch.distributed.checkpoint saves it."""
-    from penstock.torch._memory import Memory
+    from penstock._core.torch_storages import Memory
 
     for nbytes in (1_000, 5_000_001):
         whole = torch.randint(0, 256, (nbytes + 100,), dtype=torch.uint8, device="cuda")

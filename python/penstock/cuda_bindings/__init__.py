@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._lazy import importable, lazily
+from .._core.lazy import importable, lazily
 
 _submodules = {"cufile": "numpy"}
 

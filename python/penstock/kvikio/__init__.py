@@ -9,7 +9,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 import penstock
-from penstock._lazy import importable, lazily
+from penstock._core.lazy import importable, lazily
 from penstock.kvikio import buffer, cufile, cufile_driver, defaults, mmap, remote_file, statistics, stream, utils
 from penstock.kvikio.buffer import bounce_buffer_free, memory_deregister, memory_register
 from penstock.kvikio.cufile import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import penstock
-from penstock._forks import forkable_lock
+from penstock._core.forks import forkable_lock
 from penstock.kvikio import defaults
 from penstock.kvikio._memory import is_device_memory
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 
-from penstock._forks import forkable_lock
+from penstock._core.forks import forkable_lock
 
 __all__ = ["logger", "set_up", "wants_operations"]
 

@@ -11,7 +11,7 @@ import subprocess
 from typing import Iterator
 
 from penstock import _native
-from penstock._small_files import open_file
+from penstock._core.small_files import open_file
 from penstock.kvikio.utils import kvikio_deprecation_notice
 
 __all__ = ["clear_page_cache", "drop_file_page_cache", "drop_system_page_cache", "get_page_cache_info"]

@@ -20,9 +20,9 @@ from typing import Any, Callable, Literal, TypeVar
 
 import penstock
 from penstock import _native
-from penstock._file_facts import mode_of
-from penstock._forks import forkable_lock
-from penstock._small_files import open_file
+from penstock._core.file_facts import mode_of
+from penstock._core.forks import forkable_lock
+from penstock._core.small_files import open_file
 from penstock.kvikio import _log, defaults, statistics
 from penstock.kvikio._bounce_buffers import note_transfer
 from penstock.kvikio._memory import is_device_memory, require_device_memory, settle

@@ -19,7 +19,7 @@ import warnings
 from typing import Any, Callable, NamedTuple, overload
 
 import penstock
-from penstock._forks import forkable_lock
+from penstock._core.forks import forkable_lock
 
 from ._config import ConfigContextManager, wanted_values
 

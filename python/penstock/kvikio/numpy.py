@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from penstock import _native
-from penstock._torch_memory import check_array
-from penstock._unsized import read_to_the_end
+from penstock._core.torch_memory import check_array
+from penstock._core.unsized import read_to_the_end
 from penstock.kvikio.cufile import CuFile
 
 __all__ = ["FileLike", "LikeWrapper", "fromfile", "tofile"]

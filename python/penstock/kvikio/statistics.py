@@ -14,7 +14,7 @@ import weakref
 from types import TracebackType
 from typing import Any, TypedDict
 
-from penstock._forks import forkable_lock
+from penstock._core.forks import forkable_lock
 
 __all__ = ["Summary", "SummaryMonitor", "begin"]
 

@@ -13,7 +13,7 @@ import warnings
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
-from penstock._forks import forkable_lock
+from penstock._core.forks import forkable_lock
 
 __all__ = ["LocalHttpServer", "call_once", "kvikio_deprecate_module", "kvikio_deprecation_notice"]
 

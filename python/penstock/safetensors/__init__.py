@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._lazy import importable, lazily
+from .._core.lazy import importable, lazily
 from ._errors import Mismatch, SafetensorError
 from ._load import load_file
 

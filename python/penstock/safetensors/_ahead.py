@@ -13,7 +13,7 @@ from collections.abc import Sequence as Numbers
 from typing import Any
 
 from .. import _native
-from .._errors import Error
+from .._core.errors import Error
 from ._frameworks import Framework, framework_on
 from ._load import check_type
 from ._reading import Ranges, Reads

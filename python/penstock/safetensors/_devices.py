@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ._frameworks import Framework, framework_on
 from ._header import Header
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from .. import _native
-from .._errors import Error
+from .._core.errors import Error
 from ._ahead import Ahead, Sequence, natural_order
 from ._errors import SafetensorError
 from ._frameworks import framework_on

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from .._errors import Error
+from .._core.errors import Error
 
 __all__ = ["Mismatch", "SafetensorError", "listed", "meant", "of_file"]
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from .. import _native
-from .._devices import name_for_torch, number_of
-from .._libraries import choose_library
+from .._core.devices import name_for_torch, number_of
+from .._core.libraries import choose_library
 from ._errors import SafetensorError
 from ._types import NAMES
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .._errors import Closed, InvalidArgument
+from .._core.errors import Closed, InvalidArgument
 from ._ranks import Failed, Piece, failure_of, unlike, word_of_failure
 from ._reading import Reads
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from .. import _native
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ._errors import SafetensorError
 
 __all__ = ["Header", "header_of_bytes", "read_header"]

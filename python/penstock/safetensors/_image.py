@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from .. import _native
-from .._pieces import Piece
-from ..torch._memory import Snapshot, snapshot_of_bytes
+from .._core.pieces import Piece
+from .._core.torch_storages import Snapshot, snapshot_of_bytes
 from ._save import Tensor, beginning_of
 
 __all__ = ["TensorsImage"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .. import _native
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ._devices import DeviceMap, Places
 from ._errors import SafetensorError, listed, meant
 from ._frameworks import SURE_DIMENSIONS, Arena, Framework, View

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from .. import _native
-from .._devices import is_gpu
+from .._core.devices import is_gpu
 from ._devices import Places
 from ._errors import SafetensorError
 from ._frameworks import Framework, framework_on, only_view
@@ -53,7 +53,7 @@ class safe_open:
         self._arguments = (filename, framework, device, None if storage_options is None else dict(storage_options))
 
     def __reduce__(self) -> tuple[Callable[..., safe_open], tuple[Any, ...]]:
-        from .._pickling import path_to_pickle, refuse, storage_options_to_pickle
+        from .._core.pickling import path_to_pickle, refuse, storage_options_to_pickle
 
         filename, framework, device, storage_options = self._arguments
         description = f"safe_open {_native.shown_name(filename)}"

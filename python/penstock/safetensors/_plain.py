@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from .. import _native
-from .._torch_memory import lie_in_their_storages
+from .._core.torch_memory import lie_in_their_storages
 from ._frameworks import framework_on
 from ._reading import Links, Ranges, Reads
 from ._sources import Source, Sources

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from .. import _native, pipe
-from .._errors import Closed, Error, InvalidArgument, PermissionDenied, TimedOut
-from .._pieces import remade
+from .._core.errors import Closed, Error, InvalidArgument, PermissionDenied, TimedOut
+from .._core.pieces import remade
 from ._frameworks import framework_on
 from ._reading import Ranges, Reads
 from ._sharded import Plan, Rank, Shard, dims_of, planned

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _native
-from .._errors import BufferError
+from .._core.errors import BufferError
 from ._errors import SafetensorError
 from ._header import header_of_bytes
 from ._save import Tensor, saved, word_of, write_file

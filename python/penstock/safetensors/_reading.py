@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from .. import _native
-from .._errors import Error, InvalidArgument, ShortRead
-from .._futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
-from .._pieces import remade
+from .._core.errors import Error, InvalidArgument, ShortRead
+from .._core.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
+from .._core.pieces import remade
 from ._errors import listed
 from ._slices import Part
 from ._sources import Source

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
-from .._errors import BufferError, InvalidArgument
-from .._numpy_masks import mask_problem_of
-from .._urls import in_order
+from .._core.errors import BufferError, InvalidArgument
+from .._core.numpy_masks import mask_problem_of
+from .._core.urls import in_order
 from ._errors import SafetensorError
 from ._sources import Path
 from ._types import NAMES, WORDS
@@ -143,7 +143,7 @@ def shape_in_file(name: Any, word: str, shape: tuple[int, ...]) -> tuple[int, ..
 
 
 def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
-    from .._torch_memory import is_wrapper, plain_copy, problem_of
+    from .._core.torch_memory import is_wrapper, plain_copy, problem_of
 
     _check(name, tensor, problem_of(tensor, wrappers=True))
     word = word_of(name, str(tensor.dtype).removeprefix("torch."))

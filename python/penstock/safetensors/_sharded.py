@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ._frameworks import Arena, Framework, framework_on
 from ._load import Layout, check_type, check_wanted, part_wanted
 from ._reading import Ranges, Reads

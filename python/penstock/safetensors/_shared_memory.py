@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .._torch_memory import is_wrapper
+from .._core.torch_memory import is_wrapper
 from ._errors import listed
 
 __all__ = ["removable", "sharing"]

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from .. import _native
-from .._errors import InvalidArgument, NotFound
-from .._small_files import read_small_file
+from .._core.errors import InvalidArgument, NotFound
+from .._core.small_files import read_small_file
 from ._errors import SafetensorError, meant, of_file
 from ._header import Header, read_header
 

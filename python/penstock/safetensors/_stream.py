@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from .._errors import Error, InvalidArgument
-from .._forks import forkable_lock
+from .._core.errors import Error, InvalidArgument
+from .._core.forks import forkable_lock
 from ._frameworks import Framework, framework_on
 from ._load import ALIGNMENT, Layout, Slices, check_type, check_wanted, part_wanted
 from ._reading import Reads, check_bytes

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .._torch_memory import check_memory
+from .._core.torch_memory import check_memory
 from ._errors import listed
 from ._shared_memory import removable
 from ._sources import Path, Paths

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from .._pieces import Progress
-from .._saving import SaveFuture, save_in_background
-from .._torch_memory import problem_of
+from .._core.pieces import Progress
+from .._core.saving import SaveFuture, save_in_background
+from .._core.torch_memory import problem_of
 from ._errors import listed
 from ._image import TensorsImage
 from ._save import Tensor, saved, tensor_of, write_file

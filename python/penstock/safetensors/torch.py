@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._lazy import lazily
+from .._core.lazy import lazily
 from ._frameworks import framework_on
 from ._load import Slices, check_backend
 from ._load import load_file as _load_file

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._lazy import lazily
-from .._saving import SaveFuture
+from .._core.lazy import lazily
+from .._core.saving import SaveFuture
 from ._archive import CheckpointError
 from ._load import fallback_reason, load
 from ._save import save, save_async

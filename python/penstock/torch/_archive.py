@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .._errors import Error
+from .._core.errors import Error
 
 __all__ = ["Archive", "CheckpointError", "Record", "is_zip"]
 

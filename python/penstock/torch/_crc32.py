@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ._memory import Memory
+from .._core.torch_storages import Memory
 
 __all__ = ["bytes_of", "combined", "crc32_of_tensor", "crcs32_of"]
 

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint import quantized_hf_storage as _quantized
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, StorageMeta, TensorProperties, TensorStorageMetadata
 from torch.futures import Future
 
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ..safetensors._errors import of_file
 from ..safetensors._frameworks import Framework, framework_on
 from ..safetensors._load import check_type

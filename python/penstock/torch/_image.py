@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from .. import _native
-from .._pieces import Piece
+from .._core.pieces import Piece
+from .._core.torch_storages import Memory, Snapshot
 from ._crc32 import crcs32_of
-from ._memory import Memory, Snapshot
 from ._settings import setting
 from ._zip_layout import Placed, directory_of, header_of, place
 

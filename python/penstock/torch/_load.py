@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from .. import _native
-from .._errors import Error
-from .._pieces import Piece, Progress, move_pieces
-from .._urls import is_url
+from .._core.errors import Error
+from .._core.pieces import Piece, Progress, move_pieces
+from .._core.torch_storages import new_storage, reaches, synchronize
+from .._core.urls import is_url
 from ._archive import Archive, CheckpointError, Record, is_zip
-from ._memory import new_storage, reaches, synchronize
 from ._scan import Wanted, storage_type, wanted_of, wanted_storages
 from ._settings import setting
 

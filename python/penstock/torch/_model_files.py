@@ -10,7 +10,7 @@ from torch.distributed.checkpoint._hf_utils import _gen_file_name
 from torch.distributed.checkpoint.planner import WriteItemType
 
 from .. import _native
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ..safetensors._errors import listed
 from ..safetensors._save import shape_in_file, word_of
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 
-from .._errors import BufferError
-from .._torch_memory import check_memory, target_problem_of
+from .._core.errors import BufferError
+from .._core.torch_memory import check_memory, target_problem_of
+from .._core.torch_storages import is_plain, reaches
 from ..safetensors._targets import crossing, span_of
-from ._memory import is_plain, reaches
 
 __all__ = ["check_sources", "check_state", "check_targets", "overlapping", "takes_bytes"]
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._errors import BufferError, InvalidArgument
-from .._pieces import Progress
-from .._saving import SaveFuture, save_image, save_in_background
-from .._torch_memory import saved_problem_of
+from .._core.errors import BufferError, InvalidArgument
+from .._core.pieces import Progress
+from .._core.saving import SaveFuture, save_image, save_in_background
+from .._core.torch_memory import saved_problem_of
+from .._core.torch_storages import Snapshot, memory_of, snapshot_of, synchronize
 from ._image import CheckpointImage
-from ._memory import Snapshot, memory_of, snapshot_of, synchronize
 
 __all__ = ["Plan", "plan_of", "save", "save_async", "wants_crc32"]
 

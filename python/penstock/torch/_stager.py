@@ -10,8 +10,8 @@ import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
-from .._errors import InvalidArgument
-from ._memory import has_room, is_plain
+from .._core.errors import InvalidArgument
+from .._core.torch_storages import has_room, is_plain
 from ._plan_tensors import check_state
 
 __all__ = ["DeviceStager"]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .. import _native
-from .._errors import Error, ShortRead
-from .._futures import wait
-from .._pieces import Piece, move_pieces, remade
+from .._core.errors import Error, ShortRead
+from .._core.futures import wait
+from .._core.pieces import Piece, move_pieces, remade
 from ..safetensors._reading import Ranges
 from ..safetensors._save import Tensor
 from ..safetensors._slices import Part

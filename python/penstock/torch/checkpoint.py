@@ -26,14 +26,14 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .. import _native
-from .._errors import ShortRead
-from .._pieces import Piece, move_pieces
-from .._saving import save_image
-from .._torch_memory import copy_into
+from .._core.errors import ShortRead
+from .._core.pieces import Piece, move_pieces
+from .._core.saving import save_image
+from .._core.torch_memory import copy_into
+from .._core.torch_storages import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
 from ..safetensors._targets import count_changes
 from ._blobs import Blob, blobs_of
 from ._image import CheckpointImage, piece_of
-from ._memory import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
 from ._plan_tensors import check_sources, check_state, check_targets, overlapping, takes_bytes
 from ._runs import runs_of
 from ._save import plan_of, wants_crc32
@@ -238,7 +238,7 @@ def _narrowed(tensor: Any, offsets: Sequence[int], lengths: Sequence[int]) -> An
 
 
 class _ItemsImage:
-    """A plan's items, placed consecutively, as a penstock._saving.Image."""
+    """A plan's items, placed consecutively, as a penstock._core.saving.Image."""
 
     def __init__(self, items: Sequence[Any], planner: Any) -> None:
         self.places: list[tuple[Any, int, int]] = []  # item, offset and bytes

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ..weights import WeightsServer, serve_weights
 from ..weights._boxes import chunk_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ..weights import WeightsReceiver
 
 __all__ = ["PenstockInitInfo", "PenstockUpdateInfo", "PenstockWeightTransferEngine"]

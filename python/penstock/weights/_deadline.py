@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .._errors import InvalidArgument
-from .._tensors import seconds_of
+from .._core.errors import InvalidArgument
+from .._core.tensor_facts import seconds_of
 
 __all__ = ["left_until", "until"]
 

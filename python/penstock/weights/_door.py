@@ -8,7 +8,7 @@ import os
 import threading
 
 from .. import pipe
-from .._errors import Closed, Error
+from .._core.errors import Closed, Error
 from ._talk import Talk
 from ._versions import Versions
 from ._wire import failure_word

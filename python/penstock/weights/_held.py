@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ..safetensors._errors import listed, meant
 from ._boxes import Box, chunk_of
 from ._memory import Local, local_of

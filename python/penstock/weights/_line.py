@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import _native, pipe
-from .._errors import Closed, Error
-from .._pieces import remade
+from .._core.errors import Closed, Error
+from .._core.pieces import remade
 from ._deadline import left_until
 from ._plan import Batch
 from ._wire import PROTOCOL, Catalog, failure_of, malformed, number_in, word_of

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from .. import _native, pipe
-from .._errors import Error, InvalidArgument, TimedOut
-from .._futures import FIRST_COMPLETED, wait
-from .._pieces import remade
+from .._core.errors import Error, InvalidArgument, TimedOut
+from .._core.futures import FIRST_COMPLETED, wait
+from .._core.pieces import remade
 from ..safetensors._errors import listed
 from ..safetensors._frameworks import framework_on
 from ._deadline import left_until, until

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import _native
-from .._devices import number_of
-from .._numpy_masks import mask_problem_of
-from .._torch_memory import copy_into, may_overlap, problem_of
+from .._core.devices import number_of
+from .._core.numpy_masks import mask_problem_of
+from .._core.torch_memory import copy_into, may_overlap, problem_of
 from ..safetensors._frameworks import View, framework_on
 from ..safetensors._targets import count_changes, span_of
 from ._boxes import Box

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .. import _native
-from .._errors import InvalidArgument, OutOfMemory
-from .._torch_memory import OVERLAP
+from .._core.errors import InvalidArgument, OutOfMemory
+from .._core.torch_memory import OVERLAP
 from ..safetensors._errors import listed
 from ..safetensors._frameworks import Framework, View
 from ..safetensors._targets import crossing

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 
 from .. import pipe
-from .._errors import Closed, TimedOut
+from .._core.errors import Closed, TimedOut
 from ._deadline import left_until
 from ._door import Door
 from ._held import Held

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from .. import pipe
-from .._errors import InvalidArgument
+from .._core.errors import InvalidArgument
 from ._deadline import until
 from ._door import Door
 from ._held import Holder, Parts, names_of

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from .. import _native, pipe
-from .._errors import Closed, Error, TimedOut
+from .._core.errors import Closed, Error, TimedOut
 from ._deadline import left_until, until
 from ._memory import handles_for, quiet_streams, streams_of
 from ._versions import Version, Versions

@@ -6,7 +6,7 @@ import collections
 from typing import Any
 
 from .. import _native
-from .._errors import Error, InvalidArgument
+from .._core.errors import Error, InvalidArgument
 from ._deadline import left_until, until
 from ._line import GRACE, Line
 from ._memory import handles_for

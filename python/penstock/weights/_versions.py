@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .._errors import Closed, InvalidArgument, TimedOut
+from .._core.errors import Closed, InvalidArgument, TimedOut
 from ._boxes import Box
 from ._deadline import left_until
 from ._held import Held

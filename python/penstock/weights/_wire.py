@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from .. import pipe
-from .._errors import Error, make_error
+from .._core.errors import Error, make_error
 from ._boxes import Box
 
 __all__ = [

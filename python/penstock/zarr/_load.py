@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock._devices import Place, is_gpu, known_device, number_of
+from penstock._core.devices import Place, is_gpu, known_device, number_of
 from penstock.zarr import _nvcomp
 from penstock.zarr._coded import read_coded, threads
 from penstock.zarr._layouts import layout_of

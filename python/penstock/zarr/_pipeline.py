@@ -14,7 +14,7 @@ from zarr.core.codec_pipeline import BatchedCodecPipeline
 from zarr.registry import register_pipeline
 from zarr.storage import StorePath
 
-from penstock._devices import is_gpu
+from penstock._core.devices import is_gpu
 from penstock.zarr._layouts import layout_of_metadata
 from penstock.zarr._load import check_decode, is_plain, read_parts, why_not_gpu
 from penstock.zarr._plan import ArrayLayout, ChunkPart, FileParts, Unsupported

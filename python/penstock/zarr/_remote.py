@@ -13,7 +13,7 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 import penstock
-from penstock._errors import without_url_secrets
+from penstock._core.errors import without_url_secrets
 from penstock.zarr._files import HandleCache
 from penstock.zarr._store3 import DEFAULT_OPEN_FILES, GatheringStore, _Request, check
 

@@ -16,7 +16,7 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Suf
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
-from penstock._forks import forkable_lock
+from penstock._core.forks import forkable_lock
 from penstock.zarr._files import MISSING, HandleCache, Lease, write_file
 from penstock.zarr._places import Place, places_like
 from penstock.zarr._reads import Outcome, Read, start_reads

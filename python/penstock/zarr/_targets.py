@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import penstock
-from penstock._devices import Place, is_gpu, known_device, number_of
+from penstock._core.devices import Place, is_gpu, known_device, number_of
 from penstock.zarr._plan import ChunkPart
 
 __all__ = ["Target", "target_for"]

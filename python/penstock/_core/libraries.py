@@ -6,8 +6,8 @@ import importlib
 import sys
 from typing import Any, NamedTuple
 
-from ._devices import Place, device_name, is_cupy_device, is_gpu, is_torch_device, known_device
-from ._errors import Error, InvalidArgument
+from .devices import Place, device_name, is_cupy_device, is_gpu, is_torch_device, known_device
+from .errors import Error, InvalidArgument
 
 __all__ = ["Choice", "choose_library"]
 

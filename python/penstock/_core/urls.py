@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from . import _native
+from .. import _native
 
 __all__ = ["in_order", "is_url", "place_of"]
 

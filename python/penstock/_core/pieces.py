@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from . import _native
-from ._errors import Cancelled, Error, ShortRead
-from ._futures import as_completed, wait
+from .. import _native
+from .errors import Cancelled, Error, ShortRead
+from .futures import as_completed, wait
 
 __all__ = ["Control", "Piece", "Progress", "move_pieces", "remade"]
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ._forks import forkable_lock
-from ._native import Future
+from .._native import Future
+from .forks import forkable_lock
 
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ._native import File
+    from .._native import File
 
 __all__ = ["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION", "DoneAndNotDone", "as_completed", "wait"]
 
@@ -33,6 +33,9 @@ class DoneAndNotDone(NamedTuple):
 
     done: set[Future[Any]]
     not_done: set[Future[Any]]
+
+
+DoneAndNotDone.__module__ = "penstock"  # its public home, which pickles name
 
 
 class _Ended:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ._errors import BufferError
+from .errors import BufferError
 
 __all__ = ["OVERLAP", "check_array", "check_memory", "copy_into", "is_wrapper", "lie_in_their_storages", "may_overlap", "plain_copy", "problem_of", "saved_problem_of", "target_problem_of"]
 

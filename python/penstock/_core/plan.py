@@ -62,3 +62,6 @@ def size_words(count: int) -> str:
         if count >= bytes_:
             return f"{count / bytes_:.4g} {unit}"
     return f"{count} bytes"
+
+
+PlanPart.__module__ = Plan.__module__ = "penstock"  # the public home, which pickles name

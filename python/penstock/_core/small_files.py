@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
-from . import _native
-from ._errors import make_error
-from ._urls import is_url
+from .. import _native
+from .errors import make_error
+from .urls import is_url
 
 __all__ = ["open_file", "read_small_file"]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _native
-from .._errors import InvalidArgument
+from .errors import InvalidArgument
 
 __all__ = ["Memory", "Snapshot", "has_room", "is_plain", "memory_of", "new_storage", "reaches", "snapshot_of", "snapshot_of_bytes", "synchronize"]
 

@@ -17,8 +17,8 @@ import re
 import sys
 from typing import Any
 
-from . import _native
-from ._errors import InvalidArgument
+from .. import _native
+from .errors import InvalidArgument
 
 __all__ = ["Place", "device_name", "is_cupy_device", "is_gpu", "is_torch_device", "known_device", "name_for_torch", "number_of"]
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import penstock
 
-from . import _native
+from .. import _native
 
 __all__ = ["path_to_pickle", "reduce_file", "refuse", "storage_options_to_pickle"]
 

@@ -25,3 +25,6 @@ class Request(NamedTuple):
     since_ns: int
     of_pipe: bool = False
     priority: str = "normal"
+
+
+Request.__module__ = "penstock"  # its public home, which pickles name

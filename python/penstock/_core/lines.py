@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from . import _native
+from .. import _native
 
 __all__ = ["next_line", "readline", "readlines", "writelines"]
 

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from typing import Any
 
-from ._errors import Error
+from .errors import Error
 
 __all__ = ["LOG", "check_settings", "key_of", "warn_of_errors"]
 

@@ -16,8 +16,8 @@ import uuid
 import weakref
 from collections.abc import Iterator
 
-from . import _native
-from ._errors import Error, InvalidArgument, NotFound, make_error
+from .. import _native
+from .errors import Error, InvalidArgument, NotFound, make_error
 
 __all__ = ["SharedFile", "abandon", "open_shared", "remove_left"]
 

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol
 
-from . import _native
-from ._errors import Cancelled, Error
-from ._forks import forkable_lock
-from ._pieces import Control, Piece, Progress, move_pieces, remade
-from ._urls import in_order, place_of
+from .. import _native
+from .errors import Cancelled, Error
+from .forks import forkable_lock
+from .pieces import Control, Piece, Progress, move_pieces, remade
+from .urls import in_order, place_of
 
 __all__ = ["Image", "SaveFuture", "save_image", "save_in_background"]
 

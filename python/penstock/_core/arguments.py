@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ._errors import InvalidArgument
+from .errors import InvalidArgument
 
 __all__ = ["error_of"]
 

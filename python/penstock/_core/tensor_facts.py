@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _native
-from ._converters import Converter, converter_of, memory_of
-from ._devices import device_name, is_gpu, is_torch_device, known_device, number_of
-from ._errors import InvalidArgument
-from ._libraries import choose_library
+from .. import _native
+from .converters import Converter, converter_of, memory_of
+from .devices import device_name, is_gpu, is_torch_device, known_device, number_of
+from .errors import InvalidArgument
+from .libraries import choose_library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +39,9 @@ class TensorFacts(NamedTuple):
     shape: tuple[int, ...] | None
     device: str
     target_device: str = ""
+
+
+TensorFacts.__module__ = "penstock.pipe"  # its public module, which pickles name
 
 
 # Describes a tensor so that the peer can create one like it. JSON, because its size is negligible next to the tensor's.
