@@ -104,23 +104,23 @@ if _TYPE_CHECKING:
     from . import vllm_weights as vllm_weights
     from . import weights as weights
     from . import zarr as zarr
-    from ._arrays import fromfile, tofile
     from ._core.plan import Plan, PlanPart
     from ._core.requests import Request
-    from ._load import load, load_sharded
+    from ._files.load import load, load_sharded
+    from ._files.raw_arrays import fromfile, tofile
+    from ._files.save import save
     from ._native import _Cache, _Mode
-    from ._save import save
     from .weights import load_weights, serve_weights
 else:
     __getattr__ = _lazily(
         __name__,
         __name__,
         {
-            "_arrays": ("fromfile", "tofile"),
             "_core.plan": ("Plan", "PlanPart"),
             "_core.requests": ("Request",),
-            "_load": ("load", "load_sharded"),
-            "_save": ("save",),
+            "_files.load": ("load", "load_sharded"),
+            "_files.raw_arrays": ("fromfile", "tofile"),
+            "_files.save": ("save",),
             "weights": ("load_weights", "serve_weights"),
         },
         modules=_submodules,

@@ -27,7 +27,7 @@ def test_every_public_name_is_there(package: str) -> None:
         module.nonsense  # noqa: B018
 
 
-UNUSED = ("_core.plan", "kv", "pipe", "_load", "safetensors._save", "safetensors._open", "safetensors._ranks", "safetensors._door", "safetensors._into")
+UNUSED = ("_core.plan", "kv", "pipe", "_files.load", "safetensors._save", "safetensors._open", "safetensors._ranks", "safetensors._door", "safetensors._into")
 
 
 def test_a_load_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ print([name for name in {UNUSED} if "penstock." + name in sys.modules])
 
 def test_loading_plain_bytes_imports_nothing_for_archives(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(bytes(100))
-    program = "import sys, numpy, penstock; penstock.load(sys.argv[1]); print('penstock._npz' in sys.modules)"
+    program = "import sys, numpy, penstock; penstock.load(sys.argv[1]); print('penstock._files.npz' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.bin")], capture_output=True, text=True, timeout=60)
     assert told.stdout == "False\n", told.stderr
 

@@ -20,7 +20,7 @@ import pytest
 
 import penstock
 from penstock import gguf, safetensors
-from penstock._kinds import KINDS
+from penstock._files.kinds import KINDS
 
 from .gguf_files import Tensor
 from .gguf_files import gguf as gguf_of

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import _native
-from ._core.errors import Error, InvalidArgument, NotFound, PermissionDenied
+from .. import _native
+from .._core.errors import Error, InvalidArgument, NotFound, PermissionDenied
 
 __all__ = ["files_of_folder", "files_of_url"]
 

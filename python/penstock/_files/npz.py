@@ -10,10 +10,10 @@ import zlib
 from collections.abc import Iterable
 from typing import IO, Any, cast
 
-from . import _native
-from ._core.errors import InvalidArgument
-from ._core.pieces import Piece, move_pieces
-from ._npy import ObjectArray, empty_like_header, piece_of, read_header, reader_of
+from .. import _native
+from .._core.errors import InvalidArgument
+from .._core.pieces import Piece, move_pieces
+from .npy import ObjectArray, empty_like_header, piece_of, read_header, reader_of
 
 __all__ = ["load_npz", "open_archive"]
 

@@ -8,15 +8,15 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _native
-from ._arrays import Path, short_read
-from ._core.devices import Place
-from ._core.errors import InvalidArgument, NotAFile, NotFound, PermissionDenied
-from ._core.unsized import read_to_the_end
-from ._core.urls import is_url
-from ._folders import files_of_folder, files_of_url
-from ._kinds import ENDINGS, Content, Kind, Request, find_kind
-from ._makers import maker_of
+from .. import _native
+from .._core.devices import Place
+from .._core.errors import InvalidArgument, NotAFile, NotFound, PermissionDenied
+from .._core.unsized import read_to_the_end
+from .._core.urls import is_url
+from .folders import files_of_folder, files_of_url
+from .kinds import ENDINGS, Content, Kind, Request, find_kind
+from .makers import maker_of
+from .raw_arrays import Path, short_read
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -28,7 +28,7 @@ def load_sharded(
     filename: Any, devices: Sequence[Place], shard: Any = None, framework: str | None = None, *, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
     """Loads a model onto several devices in one call. The same as `penstock.safetensors.load_sharded()`."""
-    from .safetensors import load_sharded as of_safetensors
+    from ..safetensors import load_sharded as of_safetensors
 
     return of_safetensors(filename, devices, shard, framework, names=names)
 
@@ -203,7 +203,7 @@ def _load_files(files: Sequence[str], request: Request) -> Any:
     """Loads one file, or the shards of a model."""
     options = request.storage_options
     if len(files) > 1 and all(_native.shown_name(file).endswith(".safetensors") for file in files):
-        from .safetensors import load_file
+        from ..safetensors import load_file
 
         return load_file(files, request.device, request.framework, names=request.names, storage_options=options)
     loaded = [

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _native
-from ._core.devices import name_for_torch
-from ._core.errors import Error, InvalidArgument
-from ._core.libraries import choose_library
-from ._npy import MAGIC, load_npy
+from .. import _native
+from .._core.devices import name_for_torch
+from .._core.errors import Error, InvalidArgument
+from .._core.libraries import choose_library
+from .npy import MAGIC, load_npy
 
 if TYPE_CHECKING:
     import zipfile
@@ -59,7 +59,7 @@ class Content:
         """The archive, or None if the file is not a zip archive. Raises InvalidArgument if an archive of arrays or tensors is truncated."""
         if not self.beginning.startswith((b"PK\3\4", b"PK\5\6")):
             return None
-        from ._npz import open_archive  # imports zipfile, which other kinds of files do not need
+        from .npz import open_archive  # imports zipfile, which other kinds of files do not need
 
         return open_archive(self.file, self.name)
 
@@ -154,16 +154,16 @@ def _load_npy(content: Content, request: Request) -> Any:
 
 
 def _load_npz(content: Content, request: Request) -> Any:
-    from ._npz import load_npz
+    from .npz import load_npz
 
     assert content.archive is not None
     return load_npz(content.file, content.archive, content.name, request.device, request.names, request.framework)
 
 
 def _load_safetensors(content: Content, request: Request) -> Any:
-    from .safetensors._devices import Places
-    from .safetensors._load import read_tensors
-    from .safetensors._sources import Source
+    from ..safetensors._devices import Places
+    from ..safetensors._load import read_tensors
+    from ..safetensors._sources import Source
 
     places = Places(request.framework, request.device)
     source = Source(content.name, places.devices(), file=content.file)
@@ -171,7 +171,7 @@ def _load_safetensors(content: Content, request: Request) -> Any:
 
 
 def _load_gguf(content: Content, request: Request) -> Any:
-    from . import gguf
+    from .. import gguf
 
     with gguf.open(request.path, storage_options=request.storage_options) as file:
         return file.load(request.names, request.device, request.framework)
@@ -184,7 +184,7 @@ def _load_checkpoint(content: Content, request: Request) -> Any:
         problem = f'{content.name} is a torch.save checkpoint, which contains PyTorch tensors: use framework="pt" (or None) and a GPU or "cpu"'
         raise InvalidArgument(problem, code="invalid_argument", filename=content.name)
     try:
-        from .torch import load
+        from ..torch import load
     except ImportError as error:
         raise ImportError(f"{content.name} is a torch.save checkpoint: install PyTorch (pip install torch) to load it", name="torch") from error
     import pickle
@@ -212,7 +212,7 @@ def _load_index(content: Content, request: Request) -> Any:
     """Loads the tensors of all files listed in the index. load_file() loads an index of safetensors files."""
     files, promised = _native.shards_of_index(content.bytes_at(0, content.size), request.path)
     if all(_native.shown_name(file).endswith(".safetensors") for file in files):
-        from .safetensors import load_file
+        from ..safetensors import load_file
 
         return load_file(request.path, request.device, request.framework, names=request.names, storage_options=request.storage_options)
     if request.names is not None:

@@ -9,10 +9,10 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _native
-from ._core.errors import InvalidArgument, ShortRead
-from ._core.pieces import Piece, move_pieces
-from ._makers import maker_of
+from .. import _native
+from .._core.errors import InvalidArgument, ShortRead
+from .._core.pieces import Piece, move_pieces
+from .makers import maker_of
 
 if TYPE_CHECKING:
     import numpy

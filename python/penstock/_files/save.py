@@ -9,10 +9,10 @@ import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from . import _native
-from ._core.errors import InvalidArgument
-from ._core.pieces import Piece
-from ._core.saving import save_image
+from .. import _native
+from .._core.errors import InvalidArgument
+from .._core.pieces import Piece
+from .._core.saving import save_image
 
 __all__ = ["save"]
 
@@ -55,14 +55,14 @@ def save(
 
 
 def _save_safetensors(path: str, shown: str, obj: Any, options: _Options) -> None:
-    from .safetensors import save_file
+    from ..safetensors import save_file
 
     save_file(_dict_of(obj, shown, ".safetensors"), path, storage_options=options)
 
 
 def _save_checkpoint(path: str, shown: str, obj: Any, options: _Options) -> None:
     try:
-        from .torch import save as save_by_torch
+        from ..torch import save as save_by_torch
     except ImportError as error:
         raise ImportError(f"{shown}: install PyTorch (pip install torch) to save a checkpoint", name="torch") from error
     save_by_torch(obj, path, storage_options=options)

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from . import _native
-from ._arrays import item_type_of
-from ._core.devices import is_torch_device, name_for_torch, number_of
-from ._core.errors import InvalidArgument
-from ._core.libraries import choose_library
-from ._core.tensor_facts import torch_dtype
+from .. import _native
+from .._core.devices import is_torch_device, name_for_torch, number_of
+from .._core.errors import InvalidArgument
+from .._core.libraries import choose_library
+from .._core.tensor_facts import torch_dtype
+from .raw_arrays import item_type_of
 
 __all__ = ["Maker", "maker_of"]
 

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from . import _native
-from ._core.devices import Place, is_gpu, known_device, number_of
-from ._core.errors import InvalidArgument, ShortRead
-from ._core.urls import is_url
-from ._core.unsized import read_to_the_end
+from .. import _native
+from .._core.devices import Place, is_gpu, known_device, number_of
+from .._core.errors import InvalidArgument, ShortRead
+from .._core.unsized import read_to_the_end
+from .._core.urls import is_url
 
 if TYPE_CHECKING:
     import numpy
@@ -197,7 +197,7 @@ def _in_c_order(array: Any) -> Any:
     """Returns the array, or a copy of it in C order."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        from ._core.torch_memory import check_array, plain_copy
+        from .._core.torch_memory import check_array, plain_copy
 
         check_array("array", array)
         plain = plain_copy(array)
@@ -206,7 +206,7 @@ def _in_c_order(array: Any) -> Any:
     if hasattr(array, "is_contiguous") and hasattr(array, "contiguous"):  # such as PyTorch's
         return array.contiguous()
     if "numpy.ma" in sys.modules:
-        from ._core.numpy_masks import mask_problem_of
+        from .._core.numpy_masks import mask_problem_of
 
         problem = mask_problem_of(array)
         if problem is not None:
