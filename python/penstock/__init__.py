@@ -116,12 +116,12 @@ else:
         __name__,
         __name__,
         {
-            "_core.plan": ("Plan", "PlanPart"),
-            "_core.requests": ("Request",),
-            "_files.load": ("load", "load_sharded"),
-            "_files.raw_arrays": ("fromfile", "tofile"),
-            "_files.save": ("save",),
-            "weights": ("load_weights", "serve_weights"),
+            "._core.plan": ("Plan", "PlanPart"),
+            "._core.requests": ("Request",),
+            "._files.load": ("load", "load_sharded"),
+            "._files.raw_arrays": ("fromfile", "tofile"),
+            "._files.save": ("save",),
+            ".weights": ("load_weights", "serve_weights"),
         },
         modules=_submodules,
     )

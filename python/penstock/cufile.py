@@ -452,7 +452,7 @@ _of_bindings = (
     *("StringConfigParameter", "descr_dtype", "io_events_dtype", "io_params_dtype", "op_counter_dtype", "per_gpu_stats_dtype"),
     *("stats_level1_dtype", "stats_level2_dtype", "stats_level3_dtype"),
 )
-__getattr__ = lazily(__name__, "penstock.cuda_bindings", {"cufile": _of_bindings})
+__getattr__ = lazily(__name__, "penstock.cuda_bindings", {".cufile": _of_bindings})
 
 
 def __dir__() -> list[str]:

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._core.errors import Closed, Error, InvalidArgument
-from .safetensors._devices import Places
-from .safetensors._errors import SafetensorError
-from .safetensors._header import Header
-from .safetensors._load import read_tensors
-from .safetensors._reading import Links
-from .safetensors._sources import Path, Source, check_names
+from ._tensors.device_map import Places
+from ._tensors.errors import SafetensorError
+from ._tensors.header import Header
+from ._tensors.load import read_tensors
+from ._tensors.reads import Links
+from ._tensors.sources import Path, Source, check_names
 
 __all__ = ["GGUFError", "GGUFFile", "TensorInfo", "UnknownTensor", "open"]
 

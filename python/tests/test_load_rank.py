@@ -17,7 +17,7 @@ import pytest
 
 import penstock
 from penstock.safetensors import load_rank
-from penstock.safetensors import _ranks
+from penstock._tensors import ranks as _ranks
 from penstock.safetensors.numpy import save_file
 
 pytestmark = pytest.mark.usefixtures("torch_not_imported")

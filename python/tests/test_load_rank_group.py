@@ -19,7 +19,9 @@ WORLD = 3
 
 _imports = """
 import os, signal, torch, torch.distributed as dist, penstock
-from penstock.safetensors import _group, _ranks, load_rank
+from penstock._tensors import rank_group as _group
+from penstock._tensors import ranks as _ranks
+from penstock.safetensors import load_rank
 from penstock.safetensors.torch import save_file
 """
 _rank = """

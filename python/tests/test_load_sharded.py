@@ -118,7 +118,7 @@ def test_what_cannot_be_cut_is_told_before_anything_is_read(model: tuple[Path, d
 
 def test_a_file_that_is_cut_meanwhile_is_told_of(model: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = model
-    from penstock.safetensors import _sharded
+    from penstock._tensors import sharded as _sharded
 
     fill = _sharded._filled
 
@@ -134,7 +134,7 @@ def test_a_file_that_is_cut_meanwhile_is_told_of(model: tuple[Path, dict[str, An
 
 def test_devices_are_filled_in_turns(model: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     path, tensors = model
-    from penstock.safetensors import _sharded
+    from penstock._tensors import sharded as _sharded
 
     asked: list[tuple[int, int]] = []  # the memory, and how many bytes
     start = _sharded.Reads.start
@@ -154,7 +154,7 @@ def test_devices_are_filled_in_turns(model: tuple[Path, dict[str, Any]], monkeyp
 
 
 def test_ranges_in_turns_are_the_same_ranges() -> None:
-    from penstock.safetensors._reading import Ranges
+    from penstock._tensors.reads import Ranges
 
     numbers = random.Random(8)
     for _ in range(200):
@@ -171,7 +171,7 @@ def test_ranges_in_turns_are_the_same_ranges() -> None:
 
 def test_random_models_and_worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = random.Random(9)
-    from penstock.safetensors import _sharded
+    from penstock._tensors import sharded as _sharded
 
     monkeypatch.setattr(_sharded, "_TURN_BYTES", 100)
     for round_ in range(25):

@@ -21,7 +21,7 @@ import penstock
 from penstock import safetensors
 from penstock.safetensors import SafetensorError, load_file, load_into, load_sharded, safe_open, save_file, stream
 from penstock.safetensors import numpy as ours
-from penstock.safetensors._slices import part_of, picks_of
+from penstock._tensors.slices import part_of, picks_of
 
 pytestmark = pytest.mark.usefixtures("torch_not_imported")
 
@@ -342,7 +342,7 @@ def test_for_memory_of_the_host_rows_are_read_where_that_is_little_more() -> Non
 
 def test_runs_make_the_part_wherever_it_is_widened(monkeypatch: pytest.MonkeyPatch) -> None:
     """With bounds so small that every kind of widening comes about."""
-    from penstock.safetensors import _slices
+    from penstock._tensors import slices as _slices
 
     for name, value in (("_short_bytes", 40), ("_many_runs", 3), ("_page_bytes", 30)):
         monkeypatch.setattr(_slices, name, value)

@@ -15,10 +15,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import penstock
-from penstock.safetensors import PrefetchLoader, SafetensorError, _ahead, safe_open
+from penstock.safetensors import PrefetchLoader, SafetensorError, safe_open
+from penstock._tensors import ahead as _ahead
 from penstock.safetensors import torch as ours
-from penstock.safetensors._ahead import Ahead, Sequence
-from penstock.safetensors._sources import Source
+from penstock._tensors.ahead import Ahead, Sequence
+from penstock._tensors.sources import Source
 
 CPU = torch.device("cpu")  # which stands for a GPU here
 HANG_S = 60  # a test that waits this long fails

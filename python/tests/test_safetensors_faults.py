@@ -211,10 +211,10 @@ def test_a_file_that_shrinks_is_a_short_read_of_named_tensors(pair: tuple[Path, 
 def test_a_file_that_shrinks_after_its_header_was_read_is_one_too(pair: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     path, tensors = pair
     target = {name: np.zeros_like(each) for name, each in tensors.items()}
-    for module, call in (("_load", lambda: load_file(path)), ("_into", lambda: load_into(path, target))):
+    for module, call in (("load", lambda: load_file(path)), ("into", lambda: load_into(path, target))):
         save_file(tensors, path)
         with monkeypatch.context() as patch:
-            patch.setattr(f"penstock.safetensors.{module}.check_wanted", lambda *_: os.truncate(path, 500_000))
+            patch.setattr(f"penstock._tensors.{module}.check_wanted", lambda *_: os.truncate(path, 500_000))
             with pytest.raises(penstock.ShortRead, match='"second", "third"'):
                 call()
         assert penstock.requests() == []
@@ -505,7 +505,7 @@ def large(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_an_interruption_while_it_waits_ends_a_load(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.safetensors import _reading
+    from penstock._tensors import reads as _reading
 
     target = {f"x{i}": np.zeros(4 * MIB, "u1") for i in range(8)}
     for call in (lambda: load_file(large), lambda: load_file(large, "host:0"), lambda: load_into(large, target)):
@@ -518,7 +518,7 @@ def test_an_interruption_while_it_waits_ends_a_load(large: Path, monkeypatch: py
 
 
 def test_an_interruption_while_views_are_made_ends_a_load(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.safetensors import _frameworks
+    from penstock._tensors import frameworks as _frameworks
 
     with monkeypatch.context() as patch:
         patch.setattr(_frameworks._NumpyArena, "views", Interrupted(lambda *_: None))

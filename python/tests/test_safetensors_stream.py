@@ -18,8 +18,10 @@ import pytest
 
 import penstock
 from penstock import _native
-from penstock.safetensors import SafetensorError, _frameworks, _reading, load_file, safe_open, save_file, stream
-from penstock.safetensors import _stream as inside
+from penstock._tensors import frameworks as _frameworks
+from penstock._tensors import reads as _reading
+from penstock._tensors import stream as inside
+from penstock.safetensors import SafetensorError, load_file, safe_open, save_file, stream
 
 pytestmark = pytest.mark.usefixtures("torch_not_imported")
 
@@ -477,7 +479,7 @@ def test_an_interpreter_ends_in_the_middle(file: Path, end: str) -> None:
 
 def cut_behind(file: Path, tensor: str) -> list[str]:
     """The file ends within the tensor. Returns the names of those before."""
-    from penstock.safetensors._sources import Source
+    from penstock._tensors.sources import Source
 
     source = Source(str(file))
     names, row = source.header.names, source.row(tensor)

@@ -380,8 +380,8 @@ def test_cupy_has_the_same(tmp_path: Path) -> None:
 
 
 def test_the_usual_case_goes_by_columns_and_any_other_tensor_by_tensor(tmp_path: Path, device: str) -> None:
-    from penstock.safetensors._plain import PlainTargets
-    from penstock.safetensors._sources import Sources
+    from penstock._tensors.plain_targets import PlainTargets
+    from penstock._tensors.sources import Sources
 
     numbers = random.Random(5)
     file = tmp_path / "file"
@@ -420,8 +420,8 @@ def test_the_usual_case_goes_by_columns_and_any_other_tensor_by_tensor(tmp_path:
 
 @pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="a PyTorch without DLPack's C functions")
 def test_what_the_c_functions_find_is_what_the_columns_find(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.safetensors._plain import PlainTargets
-    from penstock.safetensors._sources import Sources
+    from penstock._tensors.plain_targets import PlainTargets
+    from penstock._tensors.sources import Sources
 
     numbers = random.Random(6)
     kinds = [each for each in TYPES.values() if not each.is_complex and each.itemsize and "float4" not in str(each)]

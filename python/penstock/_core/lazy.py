@@ -11,8 +11,8 @@ __all__ = ["importable", "lazily"]
 
 
 def lazily(module: str, package: str, names: Mapping[str, Sequence[str]], modules: Collection[str] = ()) -> Callable[[str], Any]:
-    """Returns a module's __getattr__ (PEP 562). `names` maps each submodule of the package to the names to take from it; `modules` are the submodules
-    themselves.
+    """Returns a module's __getattr__ (PEP 562). `names` maps each module, written as in an import statement of the package (".save", "..other.save"), to
+    the names to take from it; `modules` are the package's submodules themselves.
     """
     sources = {name: submodule for submodule, group in names.items() for name in group}
 
@@ -22,7 +22,7 @@ def lazily(module: str, package: str, names: Mapping[str, Sequence[str]], module
         submodule = sources.get(name)
         if submodule is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{submodule}"), name)
+        value = getattr(importlib.import_module(submodule, package), name)
         setattr(sys.modules[module], name, value)
         return value
 

@@ -161,9 +161,9 @@ def _load_npz(content: Content, request: Request) -> Any:
 
 
 def _load_safetensors(content: Content, request: Request) -> Any:
-    from ..safetensors._devices import Places
-    from ..safetensors._load import read_tensors
-    from ..safetensors._sources import Source
+    from .._tensors.device_map import Places
+    from .._tensors.load import read_tensors
+    from .._tensors.sources import Source
 
     places = Places(request.framework, request.device)
     source = Source(content.name, places.devices(), file=content.file)

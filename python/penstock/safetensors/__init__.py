@@ -21,39 +21,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._core.lazy import importable, lazily
-from ._errors import Mismatch, SafetensorError
-from ._load import load_file
+from .._tensors.errors import Mismatch, SafetensorError
+from .._tensors.load import load_file
 
 _submodules = {"cupy": "cupy", "numpy": "numpy", "original": "safetensors", "torch": "torch"}
 
 if TYPE_CHECKING:
+    from .._tensors.into import LoadResult, load_into
+    from .._tensors.prefetch import PrefetchLoader, PrefetchPlan, TensorMeta
+    from .._tensors.ranks import load_rank
+    from .._tensors.safe_open import Slice, safe_open
+    from .._tensors.save import save_file
+    from .._tensors.sharded import load_sharded
+    from .._tensors.stream import Stream, stream
     from . import cupy as cupy
     from . import numpy as numpy
     from . import original as original
     from . import torch as torch
     from ._door import Explanation, explain, install, uninstall
-    from ._into import LoadResult, load_into
-    from ._open import Slice, safe_open
-    from ._prefetch import PrefetchLoader, PrefetchPlan, TensorMeta
-    from ._ranks import load_rank
-    from ._raw import TensorSpec, deserialize, serialize, serialize_file
-    from ._save import save_file
-    from ._sharded import load_sharded
-    from ._stream import Stream, stream
+    from ._serialize import TensorSpec, deserialize, serialize, serialize_file
 else:
     __getattr__ = lazily(
         __name__,
         __name__,
         {
-            "_door": ("Explanation", "explain", "install", "uninstall"),
-            "_into": ("LoadResult", "load_into"),
-            "_open": ("Slice", "safe_open"),
-            "_prefetch": ("PrefetchLoader", "PrefetchPlan", "TensorMeta"),
-            "_ranks": ("load_rank",),
-            "_raw": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
-            "_save": ("save_file",),
-            "_sharded": ("load_sharded",),
-            "_stream": ("Stream", "stream"),
+            ".._tensors.into": ("LoadResult", "load_into"),
+            ".._tensors.prefetch": ("PrefetchLoader", "PrefetchPlan", "TensorMeta"),
+            ".._tensors.ranks": ("load_rank",),
+            ".._tensors.safe_open": ("Slice", "safe_open"),
+            ".._tensors.save": ("save_file",),
+            ".._tensors.sharded": ("load_sharded",),
+            ".._tensors.stream": ("Stream", "stream"),
+            "._door": ("Explanation", "explain", "install", "uninstall"),
+            "._serialize": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
         },
         modules=_submodules,
     )

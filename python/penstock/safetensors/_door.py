@@ -78,7 +78,8 @@ def install() -> Installed:
 
 
 def _replace_all(library: ModuleType) -> None:
-    from . import _door_open, _prefetch, original
+    from . import _door_open, original
+    from .._tensors import prefetch as _prefetch
 
     theirs = _safe_open_of(library)
     for module in _modules():

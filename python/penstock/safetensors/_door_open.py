@@ -18,14 +18,14 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import Error
-from ._ahead import Ahead, Sequence, natural_order
-from ._errors import SafetensorError
-from ._frameworks import framework_on
-from ._open import read_part
-from ._prefetch import PrefetchLoader, TensorMeta, tensor_meta
-from ._slices import part_of, picks_of
-from ._sources import Source
-from ._types import BITS
+from .._tensors.ahead import Ahead, Sequence, natural_order
+from .._tensors.errors import SafetensorError
+from .._tensors.frameworks import framework_on
+from .._tensors.prefetch import PrefetchLoader, TensorMeta, tensor_meta
+from .._tensors.safe_open import read_part
+from .._tensors.slices import part_of, picks_of
+from .._tensors.sources import Source
+from .._tensors.types import BITS
 
 __all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "is_plain", "part_of_part", "safe_open", "takes_all"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from .._core.torch_memory import is_wrapper
-from ._errors import listed
+from .._tensors.errors import listed
 
 __all__ = ["removable", "sharing"]
 

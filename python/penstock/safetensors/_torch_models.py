@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from .._core.torch_memory import check_memory
-from ._errors import listed
+from .._tensors.errors import listed
+from .._tensors.sources import Path, Paths
 from ._shared_memory import removable
-from ._sources import Path, Paths
 from ._torch_save import save_file
 from .torch import load_file
 

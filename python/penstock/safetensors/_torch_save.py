@@ -11,11 +11,11 @@ import torch
 from .._core.pieces import Progress
 from .._core.saving import SaveFuture, save_in_background
 from .._core.torch_memory import problem_of
-from ._errors import listed
-from ._image import TensorsImage
-from ._save import Tensor, saved, tensor_of, write_file
+from .._tensors.errors import listed
+from .._tensors.save import Tensor, saved, tensor_of, write_file
+from .._tensors.sources import Path
 from ._shared_memory import sharing
-from ._sources import Path
+from ._torch_image import TensorsImage
 
 __all__ = ["save", "save_file", "save_file_async"]
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import cupy  # noqa: F401  # without CuPy, this module is useless
 
-from ._devices import DeviceMap
-from ._frameworks import framework_on
-from ._load import Slices
-from ._load import load_file as _load_file
-from ._memory import loaded
-from ._reading import Links
-from ._save import save_file as _save_file
-from ._save import saved, tensor_of
-from ._sources import Path, Paths, StorageOptions
+from .._tensors.device_map import DeviceMap
+from .._tensors.frameworks import framework_on
+from .._tensors.load import Slices
+from .._tensors.load import load_file as _load_file
+from .._tensors.reads import Links
+from .._tensors.save import save_file as _save_file
+from .._tensors.save import saved, tensor_of
+from .._tensors.sources import Path, Paths, StorageOptions
+from ._from_bytes import loaded
 
 __all__ = ["load", "load_file", "save", "save_file"]
 

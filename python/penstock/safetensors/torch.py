@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._core.lazy import lazily
-from ._frameworks import framework_on
-from ._load import Slices, check_backend
-from ._load import load_file as _load_file
+from .._tensors.frameworks import framework_on
+from .._tensors.load import Slices, check_backend
+from .._tensors.load import load_file as _load_file
 
 if TYPE_CHECKING:
-    from ._devices import DeviceMap
-    from ._open import safe_open
-    from ._raw import TensorSpec, deserialize, serialize, serialize_file
-    from ._reading import Links
-    from ._sources import Paths, StorageOptions
+    from .._tensors.device_map import DeviceMap
+    from .._tensors.reads import Links
+    from .._tensors.safe_open import safe_open
+    from .._tensors.sources import Paths, StorageOptions
+    from ._serialize import TensorSpec, deserialize, serialize, serialize_file
     from ._torch_models import load_model, save_model
     from ._torch_save import save, save_file, save_file_async
 else:
@@ -25,10 +25,10 @@ else:
         __name__,
         __package__,
         {
-            "_open": ("safe_open",),
-            "_raw": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
-            "_torch_models": ("load_model", "save_model"),
-            "_torch_save": ("save", "save_file", "save_file_async"),
+            ".._tensors.safe_open": ("safe_open",),
+            "._serialize": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
+            "._torch_models": ("load_model", "save_model"),
+            "._torch_save": ("save", "save_file", "save_file_async"),
         },
     )
 
@@ -79,7 +79,7 @@ def load_file(
 
 def load(data: bytes) -> dict[str, torch.Tensor]:
     """Returns the tensors in a file's content, on the host. Raises SafetensorError for damaged content."""
-    from ._memory import loaded
+    from ._from_bytes import loaded
 
     return loaded(data, framework_on("pt", None))
 

@@ -18,11 +18,11 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.futures import Future
 
 from .._core.errors import InvalidArgument
-from ..safetensors._errors import of_file
-from ..safetensors._frameworks import Framework, framework_on
-from ..safetensors._load import check_type
-from ..safetensors._open import safe_open
-from ..safetensors._sources import Source
+from .._tensors.errors import of_file
+from .._tensors.frameworks import Framework, framework_on
+from .._tensors.load import check_type
+from .._tensors.safe_open import safe_open
+from .._tensors.sources import Source
 from ._plan_tensors import check_targets
 from ._tensor_reads import TensorRead, read_tensors
 

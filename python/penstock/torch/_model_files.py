@@ -11,8 +11,8 @@ from torch.distributed.checkpoint.planner import WriteItemType
 
 from .. import _native
 from .._core.errors import InvalidArgument
-from ..safetensors._errors import listed
-from ..safetensors._save import shape_in_file, word_of
+from .._tensors.errors import listed
+from .._tensors.save import shape_in_file, word_of
 
 __all__ = ["ModelFile", "check_plans", "index_of", "model_files"]
 

@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from .._core.errors import BufferError
 from .._core.torch_memory import check_memory, target_problem_of
 from .._core.torch_storages import is_plain, reaches
-from ..safetensors._targets import crossing, span_of
+from .._tensors.targets import crossing, span_of
 
 __all__ = ["check_sources", "check_state", "check_targets", "overlapping", "takes_bytes"]
 

@@ -10,12 +10,12 @@ import torch
 from .. import _native
 from .._core.torch_memory import copy_into
 from .._core.torch_storages import reaches, synchronize
-from ..safetensors._frameworks import framework_on
-from ..safetensors._load import ALIGNMENT
-from ..safetensors._reading import Ranges, Reads
-from ..safetensors._slices import Part, Pick, part_of
-from ..safetensors._sources import Source
-from ..safetensors._targets import count_changes
+from .._tensors.frameworks import framework_on
+from .._tensors.load import ALIGNMENT
+from .._tensors.reads import Ranges, Reads
+from .._tensors.slices import Part, Pick, part_of
+from .._tensors.sources import Source
+from .._tensors.targets import count_changes
 from ._plan_tensors import overlapping, takes_bytes
 from ._runs import Run, runs_of
 

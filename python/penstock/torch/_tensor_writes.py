@@ -10,9 +10,9 @@ from .. import _native
 from .._core.errors import Error, ShortRead
 from .._core.futures import wait
 from .._core.pieces import Piece, move_pieces, remade
-from ..safetensors._reading import Ranges
-from ..safetensors._save import Tensor
-from ..safetensors._slices import Part
+from .._tensors.reads import Ranges
+from .._tensors.save import Tensor
+from .._tensors.slices import Part
 
 __all__ = ["TensorWrite", "write_tensors"]
 

@@ -31,7 +31,7 @@ from .._core.pieces import Piece, move_pieces
 from .._core.saving import save_image
 from .._core.torch_memory import copy_into
 from .._core.torch_storages import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
-from ..safetensors._targets import count_changes
+from .._tensors.targets import count_changes
 from ._blobs import Blob, blobs_of
 from ._image import CheckpointImage, piece_of
 from ._plan_tensors import check_sources, check_state, check_targets, overlapping, takes_bytes

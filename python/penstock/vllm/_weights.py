@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from .._tensors.ahead import natural_order
 from ..safetensors import SafetensorError, Stream, safe_open, stream
-from ..safetensors._ahead import natural_order
 
 __all__ = ["Bar", "Skip", "parts_of", "streamed"]
 

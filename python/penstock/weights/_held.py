@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .._core.errors import InvalidArgument
-from ..safetensors._errors import listed, meant
+from .._tensors.errors import listed, meant
 from ._boxes import Box, chunk_of
 from ._memory import Local, local_of
 

@@ -12,8 +12,8 @@ from .. import _native, pipe
 from .._core.errors import Error, InvalidArgument, TimedOut
 from .._core.futures import FIRST_COMPLETED, wait
 from .._core.pieces import remade
-from ..safetensors._errors import listed
-from ..safetensors._frameworks import framework_on
+from .._tensors.errors import listed
+from .._tensors.frameworks import framework_on
 from ._deadline import left_until, until
 from ._held import Held, Holder, Parts, names_of, part_of
 from ._line import Line

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from .. import _native
 from .._core.errors import InvalidArgument, OutOfMemory
 from .._core.torch_memory import OVERLAP
-from ..safetensors._errors import listed
-from ..safetensors._frameworks import Framework, View
-from ..safetensors._targets import crossing
-from ..safetensors._types import WORDS
+from .._tensors.errors import listed
+from .._tensors.frameworks import Framework, View
+from .._tensors.targets import crossing
+from .._tensors.types import WORDS
 from ._boxes import Box
 from ._held import Held
 from ._memory import Local, Places, local_of, places_of

@@ -11,9 +11,9 @@ from .. import _native
 from .._core.errors import BufferError, InvalidArgument
 from .._core.numpy_masks import mask_problem_of
 from .._core.urls import in_order
-from ._errors import SafetensorError
-from ._sources import Path
-from ._types import NAMES, WORDS
+from .errors import SafetensorError
+from .sources import Path
+from .types import NAMES, WORDS
 
 __all__ = ["Tensor", "beginning_of", "saved", "save_file", "settle", "shape_in_file", "tensor_of", "word_of", "write_file"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import BufferError
-from ._errors import SafetensorError
-from ._header import header_of_bytes
-from ._save import Tensor, saved, word_of, write_file
-from ._sources import Path
-from ._types import BITS
+from .._tensors.errors import SafetensorError
+from .._tensors.header import header_of_bytes
+from .._tensors.save import Tensor, saved, word_of, write_file
+from .._tensors.sources import Path
+from .._tensors.types import BITS
 
 __all__ = ["TensorSpec", "deserialize", "serialize", "serialize_file"]
 
@@ -75,3 +75,6 @@ def _tensor_of(name: str, spec: TensorSpec) -> Tensor:
         raise BufferError(f'tensor "{name}": data_ptr is 0, but data_len is {spec.data_len}', code="bad_memory")
     memory = _native.Pointer(spec.data_ptr, spec.data_len, spec, True) if spec.data_len else b""
     return Tensor(spec.dtype, tuple(spec.shape), spec.data_len, memory)
+
+
+TensorSpec.__module__ = "penstock.safetensors"  # its public home, which pickles name

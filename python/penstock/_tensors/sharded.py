@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._core.errors import InvalidArgument
-from ._frameworks import Arena, Framework, framework_on
-from ._load import Layout, check_type, check_wanted, part_wanted
-from ._reading import Ranges, Reads
-from ._slices import Part
-from ._sources import Paths, Source, Sources, StorageOptions, check_names
+from .frameworks import Arena, Framework, framework_on
+from .load import Layout, check_type, check_wanted, part_wanted
+from .reads import Ranges, Reads
+from .slices import Part
+from .sources import Paths, Source, Sources, StorageOptions, check_names
 
 __all__ = ["Plan", "Rank", "Shard", "dims_of", "load_sharded", "planned"]
 

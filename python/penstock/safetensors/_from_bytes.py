@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _native
-from ._frameworks import Framework
-from ._header import header_of_bytes
-from ._load import ALIGNMENT, check_type
+from .._tensors.frameworks import Framework
+from .._tensors.header import header_of_bytes
+from .._tensors.load import ALIGNMENT, check_type
 
 __all__ = ["loaded"]
 

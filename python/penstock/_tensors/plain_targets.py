@@ -1,6 +1,6 @@
 """load_into() in the common case: contiguous PyTorch tensors, each with the file's type and shape and its own memory.
 
-C++ code checks the tensors, or, for older PyTorch, column-wise code, because checking each tensor in Python would take as long as the reads. _into.py
+C++ code checks the tensors, or, for older PyTorch, column-wise code, because checking each tensor in Python would take as long as the reads. into.py
 handles all other cases and reports the errors.
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 
 from .. import _native
 from .._core.torch_memory import lie_in_their_storages
-from ._frameworks import framework_on
-from ._reading import Links, Ranges, Reads
-from ._sources import Source, Sources
-from ._targets import count_changes, settle_torch
+from .frameworks import framework_on
+from .reads import Links, Ranges, Reads
+from .sources import Source, Sources
+from .targets import count_changes, settle_torch
 
 __all__ = ["PlainTargets"]
 

@@ -2,7 +2,7 @@
 
 Rank 0 reads the common tensors and sends them to rank 1 over a pipe, piece by piece; rank 1 sends them to rank 2, and so on. Each byte is read once
 and sent at most once by each process. Each rank reads its own tensors and parts. With a PyTorch process group, each rank reads a share of the common
-tensors, and the group broadcasts it (_group.py).
+tensors, and the group broadcasts it (rank_group.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from typing import Any, Protocol, TypeVar
 from .. import _native, pipe
 from .._core.errors import Closed, Error, InvalidArgument, PermissionDenied, TimedOut
 from .._core.pieces import remade
-from ._frameworks import framework_on
-from ._reading import Ranges, Reads
-from ._sharded import Plan, Rank, Shard, dims_of, planned
-from ._sources import Paths, Source, Sources, StorageOptions, check_names
+from .frameworks import framework_on
+from .rank_pieces import MOST_REASON, Failed, Piece, failure_of, unlike, word_of_failure
+from .reads import Ranges, Reads
+from .sharded import Plan, Rank, Shard, dims_of, planned
+from .sources import Paths, Source, Sources, StorageOptions, check_names
 
-__all__ = ["Failed", "Piece", "failure_of", "load_rank", "unlike", "word_of_failure"]
+__all__ = ["load_rank"]
 
 _piece_bytes = 32 << 20
 _most_under_way = 16  # pieces in flight, in each direction
@@ -33,7 +34,6 @@ _most_telling = 10.0  # seconds that a failed rank waits for its neighbors, to s
 _most_telling_late = 1.0  # the same, if it failed because they did not connect
 _silent = 5.0  # seconds to wait for another rank before logging a message
 _look = 0.05  # seconds between checks of the neighbors' messages during other waits
-_most_reason = 2000  # characters of a failure's reason
 
 _log = logging.getLogger("penstock")
 _T = TypeVar("_T")
@@ -115,7 +115,7 @@ def _ranks(rank: int | None, world: int | None, address: str | Sequence[str] | N
     if group is not None:
         if told != (None, None, None):
             raise TypeError("group= cannot be combined with rank, world or address, which the group provides")
-        from ._group import Group
+        from .rank_group import Group
 
         return Group(group)
     if rank is None or world is None or address is None:
@@ -176,14 +176,6 @@ def _digest(plan: Plan, mine: Rank, world: int, sources: Sources) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-class Piece:
-    """A part of the memory for the common tensors, with the reads that fill it on rank 0."""
-
-    def __init__(self, memory: Any) -> None:
-        self.memory = memory
-        self.reads: list[tuple[Source, Ranges]] = []
-
-
 def _pieces(memory: Any, nbytes: int, ranges: list[tuple[Source, Ranges]]) -> list[Piece]:
     pieces = [Piece(_part(memory, at, min(_piece_bytes, nbytes - at))) for at in range(0, nbytes, _piece_bytes)]
     for source, each in ranges:
@@ -207,19 +199,6 @@ def _part(memory: Any, at: int, nbytes: int) -> Any:
 
 _Coming = collections.deque[tuple[Piece, "Reads | _native.Future[pipe.Message]"]]
 _Going = collections.deque["_native.Future[int]"]
-
-
-def unlike(first: int, second: int) -> InvalidArgument:
-    return InvalidArgument(f"ranks {first} and {second} do not load the same model: their files, shard, names, world or framework differ", code="invalid_argument")
-
-
-class Failed(Closed):
-    """Another rank failed."""
-
-    def __init__(self, message: str, rank: int = -1, reason: str = "", **fields: Any) -> None:
-        super().__init__(message, **{"code": "closed", **fields})
-        self.rank = rank
-        self.reason = reason
 
 
 class _Neighbour:
@@ -254,21 +233,6 @@ def _word_of(message: pipe.Message) -> dict[str, Any]:
     except ValueError:
         word = None
     return word if isinstance(word, dict) else {}
-
-
-def word_of_failure(rank: int, error: BaseException) -> dict[str, Any]:
-    """Returns the message that informs other ranks which rank failed, and why."""
-    if isinstance(error, Failed):
-        return {"failed": error.rank, "reason": error.reason}
-    return {"failed": rank, "reason": f"{type(error).__name__}: {error}"[:_most_reason]}
-
-
-def failure_of(word: dict[str, Any]) -> Failed | None:
-    rank, reason = word.get("failed"), word.get("reason")
-    if not isinstance(rank, int) or not isinstance(reason, str):
-        return None
-    shown = "".join(each if each.isprintable() else "?" for each in reason[:_most_reason])
-    return Failed(f"rank {rank} failed: {shown}", rank, shown)
 
 
 class _Chain:
@@ -425,7 +389,7 @@ class _Chain:
         if self._behind is None and self.rank + 1 < self.world:
             unmet.append(threading.Thread(target=self._tell_behind, args=(word, deadline), daemon=True))
         if unmet:
-            _log.warning("load_rank: rank %d failed, and is waiting to inform its neighbors: %s", self.rank, reason[:_most_reason])
+            _log.warning("load_rank: rank %d failed, and is waiting to inform its neighbors: %s", self.rank, reason[:MOST_REASON])
         for each_of in unmet:
             each_of.start()
         for each_of in unmet:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import InvalidArgument
-from ._errors import SafetensorError
+from .errors import SafetensorError
 
 __all__ = ["Header", "header_of_bytes", "read_header"]
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from .._core.errors import Error, InvalidArgument
 from .._core.forks import forkable_lock
-from ._frameworks import Framework, framework_on
-from ._load import ALIGNMENT, Layout, Slices, check_type, check_wanted, part_wanted
-from ._reading import Reads, check_bytes
-from ._slices import Part
-from ._sources import Paths, Source, Sources, StorageOptions, check_names
+from .frameworks import Framework, framework_on
+from .load import ALIGNMENT, Layout, Slices, check_type, check_wanted, part_wanted
+from .reads import Reads, check_bytes
+from .slices import Part
+from .sources import Paths, Source, Sources, StorageOptions, check_names
 
 __all__ = ["Stream", "stream"]
 
@@ -464,3 +464,6 @@ class _Held:
                 self._every.append((nbytes, held))
             else:
                 self.nbytes -= nbytes
+
+
+Stream.__module__ = "penstock.safetensors"  # its public home, which pickles name

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._core.errors import InvalidArgument
-from ._frameworks import Framework, framework_on
-from ._header import Header
+from .frameworks import Framework, framework_on
+from .header import Header
 
 __all__ = ["DeviceMap", "Places"]
 

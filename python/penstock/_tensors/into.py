@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
-from ._errors import Mismatch, listed
-from ._frameworks import Framework
-from ._load import ALIGNMENT, Slices, check_wanted, part_wanted
-from ._plain import PlainTargets
-from ._reading import Links, Ranges, Reads
-from ._slices import Part
-from ._sources import Paths, Source, Sources, StorageOptions
-from ._targets import Target, crossing, target_of
+from .errors import Mismatch, listed
+from .frameworks import Framework
+from .load import ALIGNMENT, Slices, check_wanted, part_wanted
+from .plain_targets import PlainTargets
+from .reads import Links, Ranges, Reads
+from .slices import Part
+from .sources import Paths, Source, Sources, StorageOptions
+from .targets import Target, crossing, target_of
 
 __all__ = ["LoadResult", "load_into"]
 
@@ -245,3 +245,6 @@ def _start_others(steps: list[_Step], reads: Reads) -> list[tuple[_Step, Any]]:
         for source, each in ranges.values():
             reads.start(source, arena.memory, each)
     return arrays
+
+
+LoadResult.__module__ = "penstock.safetensors"  # its public home, which pickles name

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from .. import _native
 from .._core.devices import name_for_torch, number_of
 from .._core.libraries import choose_library
-from ._errors import SafetensorError
-from ._types import NAMES
+from .errors import SafetensorError
+from .types import NAMES
 
 __all__ = ["SURE_DIMENSIONS", "Arena", "Framework", "View", "framework_on", "only_view", "strides_of"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from .. import _native
 from .._core.numpy_masks import mask_problem_of
 from .._core.torch_memory import OVERLAP, copy_into, is_wrapper, may_overlap, target_problem_of
-from ._frameworks import Framework, framework_on
+from .frameworks import Framework, framework_on
 
 __all__ = ["Target", "count_changes", "crossing", "settle_torch", "span_of", "target_of"]
 

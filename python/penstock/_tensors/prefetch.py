@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-from ._ahead import Ahead
-from ._errors import SafetensorError, of_file
-from ._header import Header
-from ._slices import part_of, picks_of
-from ._sources import Source
-from ._types import BITS
+from .ahead import Ahead
+from .errors import SafetensorError, of_file
+from .header import Header
+from .slices import part_of, picks_of
+from .sources import Source
+from .types import BITS
 
 __all__ = ["PrefetchLoader", "PrefetchPlan", "TensorMeta", "tensor_meta"]
 
@@ -110,3 +110,6 @@ def _rows_of(source: Source, row: int, asked: Any) -> Any:
     picks = picks_of(asked, shape)
     assert picks is not None
     return part_of(shape, BITS[word] // 8, picks)
+
+
+TensorMeta.__module__ = PrefetchLoader.__module__ = "penstock.safetensors"  # their public home, which pickles name

@@ -10,13 +10,13 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import InvalidArgument
-from ._devices import DeviceMap, Places
-from ._errors import SafetensorError, listed, meant
-from ._frameworks import SURE_DIMENSIONS, Arena, Framework, View
-from ._reading import Links, Ranges, Reads, check_bytes
-from ._slices import Part, part_of, picks_of, shard_of
-from ._sources import Paths, Source, Sources, StorageOptions, check_names
-from ._types import BITS
+from .device_map import DeviceMap, Places
+from .errors import SafetensorError, listed, meant
+from .frameworks import SURE_DIMENSIONS, Arena, Framework, View
+from .reads import Links, Ranges, Reads, check_bytes
+from .slices import Part, part_of, picks_of, shard_of
+from .sources import Paths, Source, Sources, StorageOptions, check_names
+from .types import BITS
 
 __all__ = ["Layout", "Slices", "check_backend", "check_type", "check_wanted", "load_file", "part_wanted", "read_tensors"]
 

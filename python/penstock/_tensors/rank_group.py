@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from .._core.errors import Closed, InvalidArgument
-from ._ranks import Failed, Piece, failure_of, unlike, word_of_failure
-from ._reading import Reads
+from .rank_pieces import Failed, Piece, failure_of, unlike, word_of_failure
+from .reads import Reads
 
 __all__ = ["Group"]
 
@@ -23,7 +23,7 @@ _most_under_way = 16  # pieces
 
 
 class Group:
-    """Implements _ranks.Ranks with a process group."""
+    """Implements ranks.Ranks with a process group."""
 
     reads = True
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import Error
-from ._frameworks import Framework, framework_on
-from ._load import check_type
-from ._reading import Ranges, Reads
-from ._slices import Part
-from ._sources import Source
+from .frameworks import Framework, framework_on
+from .load import check_type
+from .reads import Ranges, Reads
+from .slices import Part
+from .sources import Source
 
 __all__ = ["Ahead", "Sequence", "most_ahead_bytes", "natural_order"]
 

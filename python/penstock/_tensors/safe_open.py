@@ -9,15 +9,15 @@ from typing import Any
 
 from .. import _native
 from .._core.devices import is_gpu
-from ._devices import Places
-from ._errors import SafetensorError
-from ._frameworks import Framework, framework_on, only_view
-from ._load import check_backend, check_type, read_tensors
-from ._prefetch import PrefetchLoader, TensorMeta, tensor_meta
-from ._reading import Ranges, Reads, read_now
-from ._slices import Part, part_of, picks_of
-from ._sources import Path, Source, StorageOptions, check_names
-from ._types import BITS
+from .device_map import Places
+from .errors import SafetensorError
+from .frameworks import Framework, framework_on, only_view
+from .load import check_backend, check_type, read_tensors
+from .prefetch import PrefetchLoader, TensorMeta, tensor_meta
+from .reads import Ranges, Reads, read_now
+from .slices import Part, part_of, picks_of
+from .sources import Path, Source, StorageOptions, check_names
+from .types import BITS
 
 __all__ = ["Slice", "read_part", "safe_open"]
 
@@ -187,3 +187,6 @@ def read_part(source: Source, row: int, place: Framework, part: Part | None) -> 
         reads.wait()
     array = only_view(arena, dtype, part.shape, part.nbytes)
     return array if part.cut is None else place.copied(array[part.cut])
+
+
+Slice.__module__ = safe_open.__module__ = "penstock.safetensors"  # their public home, which pickles name

@@ -11,8 +11,8 @@ from typing import Any
 from .. import _native
 from .._core.errors import InvalidArgument, NotFound
 from .._core.small_files import read_small_file
-from ._errors import SafetensorError, meant, of_file
-from ._header import Header, read_header
+from .errors import SafetensorError, meant, of_file
+from .header import Header, read_header
 
 __all__ = ["Path", "Paths", "Source", "Sources", "StorageOptions", "check_names"]
 

@@ -12,9 +12,9 @@ from .. import _native
 from .._core.errors import Error, InvalidArgument, ShortRead
 from .._core.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
 from .._core.pieces import remade
-from ._errors import listed
-from ._slices import Part
-from ._sources import Source
+from .errors import listed
+from .slices import Part
+from .sources import Source
 
 __all__ = ["Links", "Ranges", "Reads", "check_bytes", "read_now"]
 
