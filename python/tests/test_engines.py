@@ -17,7 +17,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 library = pytest.importorskip("safetensors.torch", reason="the safetensors library is not installed")
 
 import penstock
-from penstock.safetensors import _door_open, _in_file, install
+from penstock._patch import safe_open as _door_open
+from penstock._patch import tensor_in_file as _in_file
+from penstock.safetensors import install
 from penstock.vllm import _weights
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -19,8 +19,10 @@ library = pytest.importorskip("safetensors.torch", reason="the safetensors libra
 
 from torch import nn  # noqa: E402
 
-from penstock.safetensors import _door_open, _in_file, install  # noqa: E402
-from penstock.safetensors._in_file import ParameterInFile, TensorInFile  # noqa: E402
+from penstock._patch import safe_open as _door_open  # noqa: E402
+from penstock._patch import tensor_in_file as _in_file  # noqa: E402
+from penstock._patch.tensor_in_file import ParameterInFile, TensorInFile  # noqa: E402
+from penstock.safetensors import install  # noqa: E402
 
 ROWS, COLUMNS = 96, 96  # more than the 32 KiB from which on tensors stay in their file
 VALUES = torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(1))

@@ -21,8 +21,11 @@ library = pytest.importorskip("safetensors.torch", reason="the safetensors libra
 import safetensors
 
 import penstock
-from penstock.safetensors import _door_open, _in_file, explain, install
-from penstock.safetensors._in_file import TensorInFile
+from penstock._patch import safe_open as _door_open
+from penstock._patch import tensor_in_file as _in_file
+from penstock._patch.indexes import is_plain, part_of_part
+from penstock._patch.tensor_in_file import TensorInFile
+from penstock.safetensors import explain, install
 
 HAS_GPU = torch.cuda.is_available() and penstock.cuda_status() is None
 ROWS, COLUMNS = 96, 256
@@ -169,8 +172,8 @@ def test_parts_of_parts_are_what_numpy_takes() -> None:
         part = array[outer]
         if part.ndim:
             inner = plain_index(numbers, part.shape)
-        index = _door_open.part_of_part(array.shape, outer, inner)
-        assert np.array_equal(array[index], part[inner]) and _door_open.is_plain(index, array.shape)
+        index = part_of_part(array.shape, outer, inner)
+        assert np.array_equal(array[index], part[inner]) and is_plain(index, array.shape)
 
 
 def plain_index(numbers: Any, shape: tuple[int, ...]) -> Any:

@@ -76,7 +76,7 @@ def report() -> None:
     """Prints the safetensors line of PENSTOCK_LOG=summary when the program ends."""
     if "safetensors" not in sys.modules:
         return say("penstock: safetensors was not used")
-    door = sys.modules.get("penstock.safetensors._door")
+    door = sys.modules.get("penstock._patch.install")
     found = None if door is None else door.explain()
     if found is not None and found.installed:
         what = ", ".join(f"{name}: {count}" for name, count in sorted(found.counts.items())) or "it read nothing"

@@ -27,6 +27,7 @@ from .._tensors.load import load_file
 _submodules = {"cupy": "cupy", "numpy": "numpy", "original": "safetensors", "torch": "torch"}
 
 if TYPE_CHECKING:
+    from .._patch.install import Explanation, explain, install, uninstall
     from .._tensors.into import LoadResult, load_into
     from .._tensors.prefetch import PrefetchLoader, PrefetchPlan, TensorMeta
     from .._tensors.ranks import load_rank
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
     from . import numpy as numpy
     from . import original as original
     from . import torch as torch
-    from ._door import Explanation, explain, install, uninstall
     from ._serialize import TensorSpec, deserialize, serialize, serialize_file
 else:
     __getattr__ = lazily(
         __name__,
         __name__,
         {
+            ".._patch.install": ("Explanation", "explain", "install", "uninstall"),
             ".._tensors.into": ("LoadResult", "load_into"),
             ".._tensors.prefetch": ("PrefetchLoader", "PrefetchPlan", "TensorMeta"),
             ".._tensors.ranks": ("load_rank",),
@@ -52,7 +53,6 @@ else:
             ".._tensors.save": ("save_file",),
             ".._tensors.sharded": ("load_sharded",),
             ".._tensors.stream": ("Stream", "stream"),
-            "._door": ("Explanation", "explain", "install", "uninstall"),
             "._serialize": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
         },
         modules=_submodules,

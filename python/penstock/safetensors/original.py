@@ -9,22 +9,16 @@ Raises ImportError if the library is not installed.
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
 from typing import Any
+
+from .._patch.library import library_attribute, library_names
 
 
 def __dir__() -> list[str]:
-    try:
-        library = importlib.import_module("safetensors")
-    except ImportError:
-        return []
-    return [name for name, value in sorted(vars(library).items()) if not name.startswith("_") and not isinstance(value, ModuleType)]
+    return library_names()
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    library = importlib.import_module("safetensors")
-    made = importlib.import_module("safetensors._safetensors_rust")  # the library's compiled module, which is never replaced
-    return getattr(made, name) if hasattr(made, name) else getattr(library, name)
+    return library_attribute(name)

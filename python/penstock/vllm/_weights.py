@@ -40,7 +40,7 @@ def parts_of(files: Sequence[str], skip: Skip | None, bar: Bar = _no_bar) -> Ite
     """Yields CPU tensors that have not been read yet. If a model narrows a tensor and copies the result into a GPU parameter, only that part is read,
     into GPU memory.
     """
-    from ..safetensors._door_open import safe_open as safe_open_of_the_library
+    from .._patch.safe_open import safe_open as safe_open_of_the_library
 
     for file in bar(_sorted(files), total=len(files), unit=" files"):
         with safe_open_of_the_library(file, framework="pt") as opened:

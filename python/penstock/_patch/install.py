@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import Any
 
+from .library import library_attribute
+
 __all__ = ["Explanation", "Installed", "explain", "install", "uninstall"]
 
 _lock = threading.RLock()
@@ -55,6 +57,9 @@ class Explanation:
         return "\n".join(lines)
 
 
+Explanation.__module__ = "penstock.safetensors"  # its public home, which pickles name
+
+
 def install() -> Installed:
     """Replaces `safetensors.safe_open` in all modules of this process, so that Penstock reads tensors loaded onto a GPU.
 
@@ -78,20 +83,20 @@ def install() -> Installed:
 
 
 def _replace_all(library: ModuleType) -> None:
-    from . import _door_open, original
-    from .._tensors import prefetch as _prefetch
+    from .._tensors import prefetch
+    from . import safe_open as ours
 
     theirs = _safe_open_of(library)
     for module in _modules():
-        if module is original or vars(module).get("__name__") == "safetensors._safetensors_rust":
+        if vars(module).get("__name__") in ("penstock.safetensors.original", "safetensors._safetensors_rust"):
             continue
         for name, value in list(vars(module).items()):
             if value is theirs:
-                _replace(module, name, _door_open.safe_open, optional=module is not library)
+                _replace(module, name, ours.safe_open, optional=module is not library)
     if not _replaced:
         raise ImportError(f"{_called(library)} does not define safe_open itself, so it cannot be replaced")
-    added = {"PrefetchPlan": _prefetch.PrefetchPlan, "PrefetchLoader": _prefetch.PrefetchLoader, "TensorMeta": _prefetch.TensorMeta}
-    for name, value in {**added, "PySafeSlice": _door_open.Slice}.items():
+    added = {"PrefetchPlan": prefetch.PrefetchPlan, "PrefetchLoader": prefetch.PrefetchLoader, "TensorMeta": prefetch.TensorMeta}
+    for name, value in {**added, "PySafeSlice": ours.Slice}.items():
         if not hasattr(library, name):
             _replace(library, name, value)
 
@@ -107,10 +112,8 @@ def _modules() -> list[ModuleType]:
 
 
 def _safe_open_of(library: ModuleType) -> Any:
-    from . import original
-
     try:
-        theirs = original.safe_open
+        theirs = library_attribute("safe_open")
     except AttributeError:
         theirs = None
     if not callable(theirs):
@@ -126,21 +129,19 @@ def uninstall() -> None:
     """Restores the safetensors library. Files opened through Penstock stay open and valid."""
     with _lock:
         _put_back()
-        from ._door_open import safe_open as ours
-
-        from . import original
+        from .safe_open import safe_open as ours
 
         for module in _modules():  # including modules that were imported later
             if vars(module).get("__name__") != ours.__module__:
                 for name, value in list(vars(module).items()):
                     if value is ours:
                         with contextlib.suppress(Exception):  # a module that rejects changes
-                            setattr(module, name, original.safe_open)
+                            setattr(module, name, library_attribute("safe_open"))
 
 
 def explain() -> Explanation:
     """Reports what `install()` has replaced in this process, and what Penstock and the library have read since then."""
-    from ._door_open import counts
+    from .safe_open import counts
 
     with _lock:
         library = sys.modules.get("safetensors")

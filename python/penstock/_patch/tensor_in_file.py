@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ._door_open import is_plain, part_of_part, takes_all
+from .indexes import is_plain, part_of_part, takes_all
 
 if TYPE_CHECKING:
-    from ._door_open import DoorFile
+    from .safe_open import DoorFile
 
 __all__ = ["LEAST_BYTES", "TensorInFile", "gpus_may_be_used", "in_file"]
 

@@ -26,8 +26,10 @@ from .._tensors.safe_open import read_part
 from .._tensors.slices import part_of, picks_of
 from .._tensors.sources import Source
 from .._tensors.types import BITS
+from .indexes import is_plain, takes_all
+from .library import library_attribute
 
-__all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "is_plain", "part_of_part", "safe_open", "takes_all"]
+__all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "safe_open"]
 
 # This process's counters: what Penstock has read, and what it has left to the library, by reason.
 counts: Counter[str] = Counter()
@@ -426,48 +428,11 @@ def _join_all(file: DoorFile, device: Any) -> None:
             each.join(device)
 
 
-def takes_all(index: Any) -> bool:
-    """Returns True for the indexes ..., () and [:]."""
-    if isinstance(index, slice):
-        return index.start is None and index.stop is None and index.step is None
-    return index is Ellipsis or (isinstance(index, tuple) and not index)
-
-
-def is_plain(index: Any, shape: tuple[int, ...]) -> bool:
-    """Returns True for ints and slices within the tensor, which all versions of the library accept."""
-    items = index if isinstance(index, tuple) else (index,)
-    if len(items) > len(shape):
-        return False
-    return all(_is_within(each, length) for each, length in zip(items, shape))
-
-
-def _is_within(each: Any, length: int) -> bool:
-    if isinstance(each, slice):
-        start, stop = 0 if each.start is None else each.start, length if each.stop is None else each.stop
-        return each.step in (None, 1) and type(start) is int and type(stop) is int and 0 <= start <= stop <= length
-    return type(each) is int and -length <= each < length
-
-
-def part_of_part(shape: tuple[int, ...], outer: Any, inner: Any) -> tuple[Any, ...]:
-    """Returns the index, in a tensor of this shape, of the part that inner selects within the part that outer selects. Both must be plain."""
-    picks = list(inner) if isinstance(inner, tuple) else [inner]
-    found: list[Any] = []
-    of = outer if isinstance(outer, tuple) else (outer,)
-    for each, length in zip((*of, *[slice(None)] * (len(shape) - len(of))), shape):
-        if isinstance(each, slice):
-            start, stop, _ = each.indices(length)
-            pick = picks.pop(0) if picks else slice(None)
-            taken = range(start, stop)[pick]
-            each = slice(taken.start, taken.stop) if isinstance(taken, range) else taken
-        found.append(each)
-    return tuple(found)
-
-
 def _in_file() -> Any:
     """Imports the module that requires PyTorch, which the library has already imported by now."""
-    from . import _in_file as found
+    from . import tensor_in_file
 
-    return found
+    return tensor_in_file
 
 
 def _words_of(file: DoorFile | None, noted: DoorFile | None, reason: str) -> str:
@@ -490,11 +455,9 @@ def _library() -> Any:
 
 
 def _opened(library: Any, filename: Any, framework: Any, device: Any, options: Mapping[str, Any]) -> Any:
-    from . import original
-
     place = () if device is None else (device,)
     try:
-        return original.safe_open(filename, framework, *place, **options)
+        return library_attribute("safe_open")(filename, framework, *place, **options)
     except TypeError as problem:
         if "backend" not in options or "'backend'" not in str(problem):
             raise
@@ -502,7 +465,7 @@ def _opened(library: Any, filename: Any, framework: Any, device: Any, options: M
     given = dict(options)
     if given.pop("backend") not in ("mmap", "pread"):
         raise library.SafetensorError(f"backend {options['backend']} is invalid")
-    return original.safe_open(filename, framework, *place, **given)
+    return library_attribute("safe_open")(filename, framework, *place, **given)
 
 
 def _gpu_of(framework: Any, device: Any) -> tuple[Any, str]:

@@ -1,0 +1,1 @@
+"""Penstock in place of the safetensors library, inside programs that import the library."""
