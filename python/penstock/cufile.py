@@ -32,8 +32,8 @@ from typing import Any
 import penstock
 from penstock import _native
 from penstock._core.lazy import lazily
-from penstock._cufile_codes import FeatureFlags, FileHandleType, OpError, Status, cuFileError
-from penstock._cufile_driver import (
+from penstock._cufile.codes import FeatureFlags, FileHandleType, OpError, Status, cuFileError
+from penstock._cufile.driver import (
     CU_FILE_BUF_REGISTER_FLAGS_NONE,
     CU_FILE_BUF_REGISTER_FLAGS_READ_ONLY,
     CU_FILE_BUF_REGISTER_FLAGS_WRITE_ONLY,
@@ -44,8 +44,8 @@ from penstock._cufile_driver import (
     counted,
     descriptor_struct_bytes,
 )
-from penstock._cufile_driver import driver as _driver
-from penstock._cufile_library import calls, is_reachable, lowest_address
+from penstock._cufile.driver import driver as _driver
+from penstock._cufile.library import calls, is_reachable, lowest_address
 
 __all__ = [
     "CU_FILE_BUF_REGISTER_FLAGS_NONE",

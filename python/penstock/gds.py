@@ -28,10 +28,10 @@ from penstock import _native
 from penstock._core.file_facts import mode_of
 from penstock._core.forks import forkable_lock
 from penstock._core.small_files import open_file
-from penstock._cufile_codes import OpError, cuFileError
-from penstock._cufile_driver import driver
-from penstock._cufile_library import calls, words
-from penstock._cufile_settings import Settings
+from penstock._cufile.codes import OpError, cuFileError
+from penstock._cufile.driver import driver
+from penstock._cufile.library import calls, words
+from penstock._cufile.settings import Settings
 
 __all__ = ["Fallbacks", "GdsFile", "direct_io_fallbacks", "gds_deregister_buffer", "gds_register_buffer", "is_available"]
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from penstock import cufile as documented
-from penstock._cufile_library import Answer
+from penstock._cufile.library import Answer
 from penstock.cuda_bindings import cufile
 from penstock.cuda_bindings.cufile import OpError, cuFileError
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock import _cufile_codes, cuda_status
+from penstock import cuda_status
+from penstock._cufile import codes as _cufile_codes
 from penstock import cufile as documented
 from penstock.cuda_bindings import cufile as bindings
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from penstock._cufile_library import is_reachable
+from penstock._cufile.library import is_reachable
 
 _Made = TypeVar("_Made", bound="Struct")
 

@@ -18,9 +18,9 @@ import operator
 import os
 from collections.abc import Callable
 
-from penstock import _cufile_codes
-from penstock._cufile_driver import driver
-from penstock._cufile_library import calls, is_reachable, lowest_address, words
+from penstock._cufile import codes as _cufile_codes
+from penstock._cufile.driver import driver
+from penstock._cufile.library import calls, is_reachable, lowest_address, words
 from penstock.cuda_bindings._enums import (
     ArrayConfigParameter,
     BatchMode,

@@ -7,9 +7,9 @@ from typing import Any
 import penstock
 from penstock import _native
 from penstock._core.forks import forkable_lock
-from penstock._cufile_codes import OpError, cuFileError
-from penstock._cufile_driver import driver
-from penstock._cufile_library import calls, words
+from penstock._cufile.codes import OpError, cuFileError
+from penstock._cufile.driver import driver
+from penstock._cufile.library import calls, words
 from penstock.kvikio._bounce_buffers import free
 from penstock.kvikio._memory import require_device_memory
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 from penstock import cufile
 from penstock._core.file_facts import nvidia_fs_version
 from penstock._core.forks import forkable_lock
-from penstock._cufile_settings import Settings, read_settings
+from penstock._cufile.settings import Settings, read_settings
 
 from . import defaults
 from ._config import ConfigContextManager, wanted_values

@@ -129,6 +129,9 @@ class cuFileError(Exception):  # noqa: N801, N818 - the documented name
         return f" ({self.bytes_done} bytes done, then {reason})"
 
 
+for _kind in (OpError, Status, FeatureFlags, FileHandleType, cuFileError):
+    _kind.__module__ = "penstock.cufile"  # their public module, which pickles name
+
 # Maps Penstock's error codes to cuFile's, like the C library.
 CODE_NUMBERS = {
     "invalid_argument": OpError.CU_FILE_INVALID_VALUE,

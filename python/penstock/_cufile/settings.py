@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import penstock
 from penstock import _native
-from penstock._cufile_codes import OpError, cuFileError
+from penstock._cufile.codes import OpError, cuFileError
 
 __all__ = ["Settings", "read_settings"]
 

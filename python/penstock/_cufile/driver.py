@@ -18,9 +18,9 @@ import penstock
 from penstock import _native
 from penstock._core.file_facts import direct_io_alignment, mode_of, mount_of, nvidia_fs_version
 from penstock._core.forks import forkable_lock
-from penstock._cufile_codes import CODE_NUMBERS, OpError, Status, cuFileError
-from penstock._cufile_library import Answer, calls, words
-from penstock._cufile_settings import Settings, read_settings
+from penstock._cufile.codes import CODE_NUMBERS, OpError, Status, cuFileError
+from penstock._cufile.library import Answer, calls, words
+from penstock._cufile.settings import Settings, read_settings
 
 __all__ = [
     "CU_FILE_BUF_REGISTER_FLAGS_NONE",

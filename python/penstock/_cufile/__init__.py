@@ -1,0 +1,1 @@
+"""The cuFile library as Python calls it: for penstock.cufile, gds, cuda_bindings and kvikio."""
