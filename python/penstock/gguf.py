@@ -25,7 +25,7 @@ from ._core.errors import Closed, Error, InvalidArgument
 from ._tensors.device_map import Places
 from ._tensors.errors import SafetensorError
 from ._tensors.header import Header
-from ._tensors.load import read_tensors
+from ._tensors.load_file import read_tensors
 from ._tensors.reads import Links
 from ._tensors.sources import Path, Source, check_names
 

@@ -211,7 +211,7 @@ def test_a_file_that_shrinks_is_a_short_read_of_named_tensors(pair: tuple[Path, 
 def test_a_file_that_shrinks_after_its_header_was_read_is_one_too(pair: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     path, tensors = pair
     target = {name: np.zeros_like(each) for name, each in tensors.items()}
-    for module, call in (("load", lambda: load_file(path)), ("into", lambda: load_into(path, target))):
+    for module, call in (("load_file", lambda: load_file(path)), ("into", lambda: load_into(path, target))):
         save_file(tensors, path)
         with monkeypatch.context() as patch:
             patch.setattr(f"penstock._tensors.{module}.check_wanted", lambda *_: os.truncate(path, 500_000))

@@ -268,14 +268,14 @@ def test_archives_that_do_not_hold_together_are_errors_that_name_the_storage(pat
 
 def test_a_file_that_is_cut_while_it_is_read_names_the_storage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save({"a": torch.arange(30_000), "b": torch.arange(30_000)}, path)
-    found = penstock.torch._load.wanted_storages
+    found = penstock.torch._load_checkpoint.wanted_storages
 
     def cut(*arguments: Any) -> Any:
         """Once the directory has been read."""
         os.truncate(path, 300_000)
         return found(*arguments)
 
-    monkeypatch.setattr("penstock.torch._load.wanted_storages", cut)
+    monkeypatch.setattr("penstock.torch._load_checkpoint.wanted_storages", cut)
     with pytest.raises(penstock.Error, match=f"{path}: (storage|record).*data/1.*(read|its local header)"):
         penstock.torch.load(path)
 
@@ -283,7 +283,7 @@ def test_a_file_that_is_cut_while_it_is_read_names_the_storage(path: Path, monke
 def test_a_pickle_that_the_first_pass_cannot_follow_is_loaded_all_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = state()
     torch.save(wanted, path)
-    monkeypatch.setattr("penstock.torch._load.wanted_storages", lambda *_: [])
+    monkeypatch.setattr("penstock.torch._load_checkpoint.wanted_storages", lambda *_: [])
     assert_same(penstock.torch.load(path), wanted)
 
 

@@ -22,8 +22,9 @@ import pytest
 
 import penstock
 import penstock.pipe
-from penstock.weights import WeightsReceiver, _held, _line, _plan, _talk, _track, _versions, _wire, load_weights, serve_weights
-from penstock.weights._boxes import Box, chunk_of
+from penstock._core.boxes import Box, chunk_of
+from penstock.weights import WeightsReceiver, _held, _line, _talk, _track, _versions, _wire, load_weights, serve_weights
+from penstock.weights import _transfer_plan as _plan
 
 pytestmark = pytest.mark.usefixtures("torch_not_imported")
 
@@ -907,7 +908,7 @@ def test_what_fails_at_the_server_is_told_to_the_receiver(monkeypatch):
     target = empty_like(source)
     with serve_weights(source, snapshot=False) as server:
         with monkeypatch.context() as patch:
-            patch.setattr("penstock.weights._memory._OfNumpy.copied", staticmethod(lambda view: 1 / 0))
+            patch.setattr("penstock.weights._local_arrays._OfNumpy.copied", staticmethod(lambda view: 1 / 0))
             with pytest.raises(penstock.Error, match="ZeroDivisionError: division by zero; 1 of 2 tensors") as told:
                 load_weights(server.url, target, timeout=30)
             assert server.url in str(told.value)

@@ -11,7 +11,7 @@ import pytest
 import penstock
 import penstock.pipe
 from penstock.weights import WeightsReceiver, load_weights, serve_weights
-from penstock.weights._boxes import chunk_of
+from penstock._core.boxes import chunk_of
 
 torch = pytest.importorskip("torch")
 GPUS = torch.cuda.device_count() if penstock.cuda_status() is None else 0
@@ -119,7 +119,7 @@ def test_a_parameter_that_gets_another_shape_over_the_same_memory_is_served_so()
 
 def test_shards_without_elements_keep_their_own_types(monkeypatch):
     """Of DTensors the local tensors are made anew each time, and one may be where another was that is gone."""
-    monkeypatch.setattr("penstock.weights._memory.id", lambda value: 1 if isinstance(value, torch.Tensor) else id(value), raising=False)
+    monkeypatch.setattr("penstock.weights._local_arrays.id", lambda value: 1 if isinstance(value, torch.Tensor) else id(value), raising=False)
     source = {"first": torch.zeros(0, 3), "second": torch.zeros(5, 0, dtype=torch.int64)}
     with serve_weights(source) as server:
         made = load_weights(server.url, framework="pt", timeout=60).tensors

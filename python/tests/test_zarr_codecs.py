@@ -32,8 +32,8 @@ from penstock.zarr import GDSStore, _coded, _nvcomp, _on_gpu, _reads, explain, l
 from penstock.zarr._codecs import byte_codecs2, decode
 from penstock.zarr._frames import whole_frames
 from penstock.zarr._layouts import layout_of, layout_of_metadata
-from penstock.zarr._load import why_not_gpu
-from penstock.zarr._plan import Unsupported, chunk_parts, region_of
+from penstock.zarr._load_array import why_not_gpu
+from penstock.zarr._chunk_plan import Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import target_for
 
 from .test_malformed_files import damaged as at_random  # noqa: E402

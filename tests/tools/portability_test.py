@@ -26,7 +26,7 @@ RULES = (
         "src/base/cpu_pause.hpp", "src/base/stream_copy.cc", "src/kv/checksum.cc", "packaging/manylinux/compat_calls.c",
         "packaging/manylinux/compat_start.c", "packaging/manylinux/compat_conditions.c",
     }),
-    ("the length of a page", r"_SC_PAGE_?SIZE|\bgetpagesize\b|\bpage\w*( = |\{)(4096|1 << 12)\b", {"src/sys/page_size.cc", "src/cufile/addresses.cc", "python/penstock/weights/_plan.py"}),
+    ("the length of a page", r"_SC_PAGE_?SIZE|\bgetpagesize\b|\bpage\w*( = |\{)(4096|1 << 12)\b", {"src/sys/page_size.cc", "src/cufile/addresses.cc", "python/penstock/weights/_transfer_plan.py"}),
 )  # fmt: skip
 # Of each a file that has both processors: what one has by an instruction, the other has too.
 BOTH = ("src/base/cpu_pause.hpp", "src/base/stream_copy.cc", "src/kv/checksum.cc")

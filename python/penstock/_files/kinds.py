@@ -162,7 +162,7 @@ def _load_npz(content: Content, request: Request) -> Any:
 
 def _load_safetensors(content: Content, request: Request) -> Any:
     from .._tensors.device_map import Places
-    from .._tensors.load import read_tensors
+    from .._tensors.load_file import read_tensors
     from .._tensors.sources import Source
 
     places = Places(request.framework, request.device)

@@ -15,7 +15,7 @@ from typing import Any
 from .. import _native
 from .._core.errors import Error
 from .frameworks import Framework, framework_on
-from .load import check_type
+from .load_file import check_type
 from .reads import Ranges, Reads
 from .slices import Part
 from .sources import Source

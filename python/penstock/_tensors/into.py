@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .. import _native
 from .errors import Mismatch, listed
 from .frameworks import Framework
-from .load import ALIGNMENT, Slices, check_wanted, part_wanted
+from .load_file import ALIGNMENT, Slices, check_wanted, part_wanted
 from .plain_targets import PlainTargets
 from .reads import Links, Ranges, Reads
 from .slices import Part

@@ -12,7 +12,7 @@ from .._core.devices import is_gpu
 from .device_map import Places
 from .errors import SafetensorError
 from .frameworks import Framework, framework_on, only_view
-from .load import check_backend, check_type, read_tensors
+from .load_file import check_backend, check_type, read_tensors
 from .prefetch import PrefetchLoader, TensorMeta, tensor_meta
 from .reads import Ranges, Reads, read_now
 from .slices import Part, part_of, picks_of

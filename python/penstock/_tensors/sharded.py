@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .._core.errors import InvalidArgument
 from .frameworks import Arena, Framework, framework_on
-from .load import Layout, check_type, check_wanted, part_wanted
+from .load_file import Layout, check_type, check_wanted, part_wanted
 from .reads import Ranges, Reads
 from .slices import Part
 from .sources import Paths, Source, Sources, StorageOptions, check_names

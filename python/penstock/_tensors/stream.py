@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .._core.errors import Error, InvalidArgument
 from .._core.forks import forkable_lock
 from .frameworks import Framework, framework_on
-from .load import ALIGNMENT, Layout, Slices, check_type, check_wanted, part_wanted
+from .load_file import ALIGNMENT, Layout, Slices, check_type, check_wanted, part_wanted
 from .reads import Reads, check_bytes
 from .slices import Part
 from .sources import Paths, Source, Sources, StorageOptions, check_names

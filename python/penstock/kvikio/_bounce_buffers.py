@@ -12,7 +12,7 @@ from typing import Any
 import penstock
 from penstock._core.forks import forkable_lock
 from penstock.kvikio import defaults
-from penstock.kvikio._memory import is_device_memory
+from penstock.kvikio._buffer_checks import is_device_memory
 
 __all__ = ["free", "note_transfer"]
 

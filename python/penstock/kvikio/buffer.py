@@ -11,7 +11,7 @@ from penstock._cufile.codes import OpError, cuFileError
 from penstock._cufile.driver import driver
 from penstock._cufile.library import calls, words
 from penstock.kvikio._bounce_buffers import free
-from penstock.kvikio._memory import require_device_memory
+from penstock.kvikio._buffer_checks import require_device_memory
 
 __all__ = ["bounce_buffer_free", "memory_deregister", "memory_register"]
 

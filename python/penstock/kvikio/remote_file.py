@@ -23,7 +23,7 @@ import penstock
 from penstock import _native
 from penstock._native import _RemoteRetries
 from penstock.kvikio import _log, defaults
-from penstock.kvikio._memory import settle
+from penstock.kvikio._buffer_checks import settle
 from penstock.kvikio.cufile import IOFuture, _nbytes
 
 __all__ = ["RemoteEndpointType", "RemoteFile", "infer_remote_endpoint_type", "is_remote_file_available"]

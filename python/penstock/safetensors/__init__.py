@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from .._core.lazy import importable, lazily
 from .._tensors.errors import Mismatch, SafetensorError
-from .._tensors.load import load_file
+from .._tensors.load_file import load_file
 
 _submodules = {"cupy": "cupy", "numpy": "numpy", "original": "safetensors", "torch": "torch"}
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .._tensors.prefetch import PrefetchLoader, PrefetchPlan, TensorMeta
     from .._tensors.ranks import load_rank
     from .._tensors.safe_open import Slice, safe_open
-    from .._tensors.save import save_file
+    from .._tensors.save_file import save_file
     from .._tensors.sharded import load_sharded
     from .._tensors.stream import Stream, stream
     from . import cupy as cupy
@@ -50,7 +50,7 @@ else:
             ".._tensors.prefetch": ("PrefetchLoader", "PrefetchPlan", "TensorMeta"),
             ".._tensors.ranks": ("load_rank",),
             ".._tensors.safe_open": ("Slice", "safe_open"),
-            ".._tensors.save": ("save_file",),
+            ".._tensors.save_file": ("save_file",),
             ".._tensors.sharded": ("load_sharded",),
             ".._tensors.stream": ("Stream", "stream"),
             "._serialize": ("TensorSpec", "deserialize", "serialize", "serialize_file"),

@@ -7,7 +7,7 @@ from typing import Any
 from .. import _native
 from .._tensors.frameworks import Framework
 from .._tensors.header import header_of_bytes
-from .._tensors.load import ALIGNMENT, check_type
+from .._tensors.load_file import ALIGNMENT, check_type
 
 __all__ = ["loaded"]
 

@@ -10,7 +10,7 @@ from .. import _native
 from .._core.errors import BufferError
 from .._tensors.errors import SafetensorError
 from .._tensors.header import header_of_bytes
-from .._tensors.save import Tensor, saved, word_of, write_file
+from .._tensors.save_file import Tensor, saved, word_of, write_file
 from .._tensors.sources import Path
 from .._tensors.types import BITS
 

@@ -10,7 +10,7 @@ import torch
 from .. import _native
 from .._core.pieces import Piece
 from .._core.torch_storages import Snapshot, snapshot_of_bytes
-from .._tensors.save import Tensor, beginning_of
+from .._tensors.save_file import Tensor, beginning_of
 
 __all__ = ["TensorsImage"]
 

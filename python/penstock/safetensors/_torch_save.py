@@ -12,7 +12,7 @@ from .._core.pieces import Progress
 from .._core.saving import SaveFuture, save_in_background
 from .._core.torch_memory import problem_of
 from .._tensors.errors import listed
-from .._tensors.save import Tensor, saved, tensor_of, write_file
+from .._tensors.save_file import Tensor, saved, tensor_of, write_file
 from .._tensors.sources import Path
 from ._shared_memory import sharing
 from ._torch_image import TensorsImage

@@ -9,11 +9,11 @@ import cupy  # noqa: F401  # without CuPy, this module is useless
 
 from .._tensors.device_map import DeviceMap
 from .._tensors.frameworks import framework_on
-from .._tensors.load import Slices
-from .._tensors.load import load_file as _load_file
+from .._tensors.load_file import Slices
+from .._tensors.load_file import load_file as _load_file
 from .._tensors.reads import Links
-from .._tensors.save import save_file as _save_file
-from .._tensors.save import saved, tensor_of
+from .._tensors.save_file import save_file as _save_file
+from .._tensors.save_file import saved, tensor_of
 from .._tensors.sources import Path, Paths, StorageOptions
 from ._from_bytes import loaded
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy
 
 from .._tensors.frameworks import framework_on
-from .._tensors.load import Slices, check_backend
-from .._tensors.load import load_file as _load_file
+from .._tensors.load_file import Slices, check_backend
+from .._tensors.load_file import load_file as _load_file
 from .._tensors.safe_open import safe_open
-from .._tensors.save import save_file as _save_file
-from .._tensors.save import saved, tensor_of
+from .._tensors.save_file import save_file as _save_file
+from .._tensors.save_file import saved, tensor_of
 from .._tensors.sources import Path, Paths, StorageOptions
 from ._from_bytes import loaded
 from ._serialize import TensorSpec, deserialize, serialize, serialize_file

@@ -9,8 +9,8 @@ import torch
 
 from .._core.lazy import lazily
 from .._tensors.frameworks import framework_on
-from .._tensors.load import Slices, check_backend
-from .._tensors.load import load_file as _load_file
+from .._tensors.load_file import Slices, check_backend
+from .._tensors.load_file import load_file as _load_file
 
 if TYPE_CHECKING:
     from .._tensors.device_map import DeviceMap

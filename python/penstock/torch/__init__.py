@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from .._core.lazy import lazily
 from .._core.saving import SaveFuture
 from ._archive import CheckpointError
-from ._load import fallback_reason, load
-from ._save import save, save_async
+from ._load_checkpoint import fallback_reason, load
+from ._save_checkpoint import save, save_async
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ._archive import Archive
-from ._load import unpickler_of, weights_only_unpickler
+from ._load_checkpoint import unpickler_of, weights_only_unpickler
 from ._scan import wanted_of
 
 __all__ = ["Blob", "blobs_of"]

@@ -20,7 +20,7 @@ from torch.futures import Future
 from .._core.errors import InvalidArgument
 from .._tensors.errors import of_file
 from .._tensors.frameworks import Framework, framework_on
-from .._tensors.load import check_type
+from .._tensors.load_file import check_type
 from .._tensors.safe_open import safe_open
 from .._tensors.sources import Source
 from ._plan_tensors import check_targets

@@ -21,7 +21,7 @@ from .. import _native
 from .._core.errors import InvalidArgument
 from .._core.shared_file import SharedFile, abandon, open_shared, remove_left
 from .._core.torch_storages import reaches
-from .._tensors.save import Tensor, settle, tensor_of, write_file
+from .._tensors.save_file import Tensor, settle, tensor_of, write_file
 from .._tensors.slices import Part, Pick, part_of
 from ._model_files import ModelFile, check_plans, index_of, model_files
 from ._plan_tensors import check_sources

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import WriteItemType
 from .. import _native
 from .._core.errors import InvalidArgument
 from .._tensors.errors import listed
-from .._tensors.save import shape_in_file, word_of
+from .._tensors.save_file import shape_in_file, word_of
 
 __all__ = ["ModelFile", "check_plans", "index_of", "model_files"]
 

@@ -11,7 +11,7 @@ from .. import _native
 from .._core.torch_memory import copy_into
 from .._core.torch_storages import reaches, synchronize
 from .._tensors.frameworks import framework_on
-from .._tensors.load import ALIGNMENT
+from .._tensors.load_file import ALIGNMENT
 from .._tensors.reads import Ranges, Reads
 from .._tensors.slices import Part, Pick, part_of
 from .._tensors.sources import Source

@@ -11,7 +11,7 @@ from .._core.errors import Error, ShortRead
 from .._core.futures import wait
 from .._core.pieces import Piece, move_pieces, remade
 from .._tensors.reads import Ranges
-from .._tensors.save import Tensor
+from .._tensors.save_file import Tensor
 from .._tensors.slices import Part
 
 __all__ = ["TensorWrite", "write_tensors"]

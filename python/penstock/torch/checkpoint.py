@@ -33,10 +33,10 @@ from .._core.torch_memory import copy_into
 from .._core.torch_storages import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
 from .._tensors.targets import count_changes
 from ._blobs import Blob, blobs_of
-from ._image import CheckpointImage, piece_of
+from ._checkpoint_image import CheckpointImage, piece_of
 from ._plan_tensors import check_sources, check_state, check_targets, overlapping, takes_bytes
 from ._runs import runs_of
-from ._save import plan_of, wants_crc32
+from ._save_checkpoint import plan_of, wants_crc32
 
 __all__ = ["FileSystemReader", "FileSystemWriter"]
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
+from .._core.boxes import chunk_of
 from .._core.errors import InvalidArgument
 from ..weights import WeightsServer, serve_weights
-from ..weights._boxes import chunk_of
 
 __all__ = ["PenstockTrainerInitInfo", "PenstockTrainerWeightTransferEngine"]
 

@@ -14,7 +14,7 @@ ranks may serve parts of the tensors, and receivers may load different parts; ea
 
 from __future__ import annotations
 
-from ._load import LoadedWeights, WeightsReceiver, load_weights
+from ._receiver import LoadedWeights, WeightsReceiver, load_weights
 from ._serve import WeightsServer, serve_weights
 
 __all__ = ["LoadedWeights", "WeightsReceiver", "WeightsServer", "load_weights", "serve_weights"]

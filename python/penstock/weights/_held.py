@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .._core.boxes import Box, chunk_of
 from .._core.errors import InvalidArgument
 from .._tensors.errors import listed, meant
-from ._boxes import Box, chunk_of
-from ._memory import Local, local_of
+from ._local_arrays import Local, local_of
 
 __all__ = ["Held", "Holder", "Parts", "names_of", "part_of"]
 

@@ -11,7 +11,7 @@ from .. import _native, pipe
 from .._core.errors import Closed, Error
 from .._core.pieces import remade
 from ._deadline import left_until
-from ._plan import Batch
+from ._transfer_plan import Batch
 from ._wire import PROTOCOL, Catalog, failure_of, malformed, number_in, word_of
 
 __all__ = ["GRACE", "Line"]

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from .. import pipe
 from .._core.errors import Closed, TimedOut
 from ._deadline import left_until
-from ._door import Door
 from ._held import Held
-from ._memory import Local
+from ._listener import Door
+from ._local_arrays import Local
 from ._versions import Version, Versions, check_sendable
 
 __all__ = ["Relay"]

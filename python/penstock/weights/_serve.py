@@ -12,8 +12,8 @@ from typing import Any
 from .. import pipe
 from .._core.errors import InvalidArgument
 from ._deadline import until
-from ._door import Door
 from ._held import Holder, Parts, names_of
+from ._listener import Door
 from ._versions import Snapshot, Version, Versions, check_sendable
 
 __all__ = ["WeightsServer", "secret_of", "serve_weights"]

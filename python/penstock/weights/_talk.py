@@ -10,7 +10,7 @@ from typing import Any
 from .. import _native, pipe
 from .._core.errors import Closed, Error, TimedOut
 from ._deadline import left_until, until
-from ._memory import handles_for, quiet_streams, streams_of
+from ._local_arrays import handles_for, quiet_streams, streams_of
 from ._versions import Version, Versions
 from ._wire import GATHERED_BYTES, PROTOCOL, Piece, failure_word, malformed, number_in, unpacked_pieces, word_of
 

@@ -9,8 +9,8 @@ from .. import _native
 from .._core.errors import Error, InvalidArgument
 from ._deadline import left_until, until
 from ._line import GRACE, Line
-from ._memory import handles_for
-from ._plan import Batch
+from ._local_arrays import handles_for
+from ._transfer_plan import Batch
 from ._wire import GATHERED_BYTES, malformed, packed_pieces
 
 __all__ = ["Track"]

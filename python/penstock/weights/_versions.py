@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from .._core.boxes import Box
 from .._core.errors import Closed, InvalidArgument, TimedOut
-from ._boxes import Box
 from ._deadline import left_until
 from ._held import Held
-from ._memory import Local, Places, copy_all, local_of, marks_of, places_of, rooms_for
+from ._local_arrays import Local, Places, copy_all, local_of, marks_of, places_of, rooms_for
 from ._wire import MOST_TENSORS, Catalog, Piece, Row, problem_for_catalog
 
 __all__ = ["Snapshot", "Version", "Versions"]

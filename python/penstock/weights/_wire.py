@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from .. import pipe
+from .._core.boxes import Box
 from .._core.errors import Error, make_error
-from ._boxes import Box
 
 __all__ = [
     "BATCH_BYTES",

@@ -20,7 +20,7 @@ except ImportError as error:
 if tuple(int(number) for number in _zarr.__version__.split(".")[:2]) < (3, 1):
     raise ImportError(f"penstock.zarr requires zarr 3.1 or newer, but zarr {_zarr.__version__} is installed", name="zarr")
 
-from penstock.zarr._load import Explanation, explain, load
+from penstock.zarr._load_array import Explanation, explain, load
 from penstock.zarr._pipeline import CodecPipeline, install
 from penstock.zarr._remote import RemoteStore
 from penstock.zarr._store3 import GDSStore

@@ -16,8 +16,8 @@ from typing import Any
 import numcodecs
 import numpy as np
 
+from penstock.zarr._chunk_plan import Shards, Unsupported
 from penstock.zarr._limits import decode_exactly, decode_up_to, most_encoded
-from penstock.zarr._plan import Shards, Unsupported
 
 __all__ = ["ByteCodec", "Stored", "byte_codecs2", "crc32c", "decode", "stored3"]
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import penstock
+from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart
 from penstock.zarr._codecs import decode
 from penstock.zarr._limits import most_encoded
-from penstock.zarr._plan import ArrayLayout, ChunkPart
 from penstock.zarr._reads import Outcome, Pending, Read, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk, damaged, groups, split
 from penstock.zarr._targets import Target

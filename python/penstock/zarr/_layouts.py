@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import zarr
 
+from penstock.zarr._chunk_plan import ArrayLayout, Unsupported
 from penstock.zarr._codecs import Stored, byte_codecs2, stored3
-from penstock.zarr._plan import ArrayLayout, Unsupported
 
 __all__ = ["layout_of", "layout_of_metadata"]
 

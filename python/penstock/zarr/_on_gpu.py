@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 import penstock
+from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart
 from penstock.zarr._coded import Failures, chunks_in_groups, decode_alone
 from penstock.zarr._nvcomp import Payload
-from penstock.zarr._plan import ArrayLayout, ChunkPart
 from penstock.zarr._reads import Outcome, Pending, Read, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk
 from penstock.zarr._targets import Target

@@ -15,9 +15,9 @@ from zarr.registry import register_pipeline
 from zarr.storage import StorePath
 
 from penstock._core.devices import is_gpu
+from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart, FileParts, Unsupported
 from penstock.zarr._layouts import layout_of_metadata
-from penstock.zarr._load import check_decode, is_plain, read_parts, why_not_gpu
-from penstock.zarr._plan import ArrayLayout, ChunkPart, FileParts, Unsupported
+from penstock.zarr._load_array import check_decode, is_plain, read_parts, why_not_gpu
 from penstock.zarr._targets import Target, target_for
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from penstock.zarr._plan import ArrayLayout, ChunkPart
+from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart
 from penstock.zarr._reads import Outcome, Pending, Read, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk, damaged, groups
 from penstock.zarr._targets import Target

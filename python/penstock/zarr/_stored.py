@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import penstock
+from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart, Shards
 from penstock.zarr._codecs import crc32c
 from penstock.zarr._files import MISSING, files_at_once
-from penstock.zarr._plan import ArrayLayout, ChunkPart, Shards
 from penstock.zarr._reads import Read, start_reads
 
 __all__ = ["ChunkFiles", "StoredChunk", "damaged", "groups", "split"]

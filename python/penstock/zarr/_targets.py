@@ -10,7 +10,7 @@ import numpy as np
 
 import penstock
 from penstock._core.devices import Place, is_gpu, known_device, number_of
-from penstock.zarr._plan import ChunkPart
+from penstock.zarr._chunk_plan import ChunkPart
 
 __all__ = ["Target", "target_for"]
 

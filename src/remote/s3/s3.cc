@@ -14,7 +14,7 @@ namespace penstock::source::remote {
 
 namespace {
 
-constexpr unsigned most_renewals = 3;  // retries per piece after the clock or the credentials were corrected
+constexpr unsigned most_signatures = 3;  // retries per piece after the clock or the credentials were corrected
 constexpr unsigned most_regions = 2;   // the most region redirects to follow
 
 std::optional<std::time_t> parse_date(const std::string& text) {
@@ -59,7 +59,7 @@ std::optional<verdict> judged_by_s3(s3_account& account, const response_head& he
   verdict made{.then = verdict::kind::refused, .error = {code_of(error.code).value_or(errc::io), shown_error(head.status, error)}};
   const bool wrong_time = error.code == "RequestTimeTooSkewed";
   if (wrong_time || error.code == "ExpiredToken" || error.code == "InvalidToken") {
-    if (++what.renewals > most_renewals) return made;
+    if (++what.renewals > most_signatures) return made;
     wrong_time ? account.correct_time(head.date) : account.credentials_refused();
     made.then = wrong_time ? verdict::kind::renewed : verdict::kind::again;
     return made;

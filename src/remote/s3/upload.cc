@@ -28,7 +28,7 @@ constexpr auto most_completing = 600'000ms;  // including all retries: S3 may ta
 constexpr auto most_aborting = 10'000ms;
 constexpr auto most_aborting_at_stop = 2'000ms;  // after the program was asked to stop
 constexpr auto most_creating = 500ms;            // once the upload is no longer wanted; without its ID it could not be aborted
-constexpr auto look_for_stop = 50ms;
+constexpr auto stop_interval = 50ms;
 constexpr unsigned least_parts_held = 4;
 constexpr unsigned most_moves_of_regions = 2;
 constexpr std::size_t most_spare_parts = 16;
@@ -191,7 +191,7 @@ result<upload::part*> upload::part_for(lock& guard, std::uint64_t offset, const 
     }
     if (!stopped) {
       changed_.wait(guard);
-    } else if (changed_.wait_for(guard, look_for_stop) == std::cv_status::timeout) {
+    } else if (changed_.wait_for(guard, stop_interval) == std::cv_status::timeout) {
       if (auto why = stopped(); !why.ok()) return why;
     }
   }
@@ -388,7 +388,7 @@ status upload::perform(request& one, std::chrono::milliseconds within, const sto
     if (stopped) {
       if (auto why = stopped(); !why.ok() && may_leave()) return given_up(guard, one, std::move(why));
     }
-    changed_.wait_for(guard, look_for_stop);
+    changed_.wait_for(guard, stop_interval);
   }
   return one.outcome;
 }

@@ -11,11 +11,11 @@ import numpy as np
 
 from penstock._core.devices import Place, is_gpu, known_device, number_of
 from penstock.zarr import _nvcomp
+from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart, Region, Unsupported, chunk_parts, region_of
 from penstock.zarr._coded import read_coded, threads
 from penstock.zarr._layouts import layout_of
 from penstock.zarr._on_gpu import read_on_gpu
 from penstock.zarr._plain import read_plain
-from penstock.zarr._plan import ArrayLayout, ChunkPart, Region, Unsupported, chunk_parts, region_of
 from penstock.zarr._targets import Target, target_for
 
 __all__ = ["Explanation", "explain", "load"]
@@ -202,3 +202,6 @@ def read_parts(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
 def is_plain(layout: ArrayLayout, dtype: np.dtype[Any]) -> bool:
     """Returns True if files store the chunks as decoded bytes."""
     return not layout.codecs and layout.in_order and layout.stored_dtype == dtype
+
+
+Explanation.__module__ = "penstock.zarr"  # its public home, which pickles name

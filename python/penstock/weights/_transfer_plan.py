@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .. import _native
+from .._core.boxes import Box
 from .._core.errors import InvalidArgument, OutOfMemory
 from .._core.torch_memory import OVERLAP
 from .._tensors.errors import listed
 from .._tensors.frameworks import Framework, View
 from .._tensors.targets import crossing
 from .._tensors.types import WORDS
-from ._boxes import Box
 from ._held import Held
-from ._memory import Local, Places, local_of, places_of
+from ._local_arrays import Local, Places, local_of, places_of
 from ._wire import BATCH_BYTES, GATHERED_BYTES, Catalog, Piece, Row, in_batches
 
 __all__ = ["Batch", "Landing", "Plan", "made_for", "planned"]

@@ -16,7 +16,7 @@ from .._core.pieces import Progress
 from .._core.saving import SaveFuture, save_image, save_in_background
 from .._core.torch_memory import saved_problem_of
 from .._core.torch_storages import Snapshot, memory_of, snapshot_of, synchronize
-from ._image import CheckpointImage
+from ._checkpoint_image import CheckpointImage
 
 __all__ = ["Plan", "plan_of", "save", "save_async", "wants_crc32"]
 

@@ -17,11 +17,11 @@ from .._tensors.frameworks import framework_on
 from ._deadline import left_until, until
 from ._held import Held, Holder, Parts, names_of, part_of
 from ._line import Line
-from ._memory import have_changed, marks_of, streams_of
-from ._plan import Batch, Plan, made_for, planned
+from ._local_arrays import have_changed, marks_of, streams_of
 from ._relay import Landed, Relay
 from ._serve import secret_of
 from ._track import Track
+from ._transfer_plan import Batch, Plan, made_for, planned
 from ._wire import Catalog
 
 __all__ = ["LoadedWeights", "WeightsReceiver", "load_weights"]
@@ -343,3 +343,6 @@ def _touched(plan: Plan, tracks: list[Track]) -> str:
         return "no tensor has been written"
     others = f", and {listed(torn, 5)} may be partially written" if torn else ""
     return f"{len(new)} of {len({each.name for each in plan.landings})} tensors have the new values{others}; the others are unchanged"
+
+
+LoadedWeights.__module__ = WeightsReceiver.__module__ = "penstock.weights"  # their public home, which pickles name
