@@ -39,8 +39,8 @@ struct device_memory {
 // Returns the process-wide engine. Raises penstock.Error.
 engine shared_engine();
 
-// Returns the name for any spelling of a device, using penstock._core.devices: "host", "host:0" or "cuda:1". argument: the argument's name in
-// errors. Raises TypeError and penstock.InvalidArgument.
+// Returns the name for any spelling of a device, using penstock._core.devices: "host", "host:0" or "cuda:1". argument: the argument's name
+// in errors. Raises TypeError and penstock.InvalidArgument.
 std::string device_name(nb::handle device, const char* argument = "device");
 // The same. Raises NotFound if the device does not exist.
 std::string known_device(nb::handle device, const char* argument = "device");

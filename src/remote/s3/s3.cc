@@ -15,7 +15,7 @@ namespace penstock::source::remote {
 namespace {
 
 constexpr unsigned most_signatures = 3;  // retries per piece after the clock or the credentials were corrected
-constexpr unsigned most_regions = 2;   // the most region redirects to follow
+constexpr unsigned most_regions = 2;     // the most region redirects to follow
 
 std::optional<std::time_t> parse_date(const std::string& text) {
   std::tm parts{};
