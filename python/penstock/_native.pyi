@@ -62,10 +62,10 @@ class Pointer:
         """The start address."""
     @property
     def nbytes(self) -> int:
-        """Its length in bytes."""
+        """The length in bytes."""
     @property
     def owner(self) -> Any:
-        """What keeps the memory alive, or None."""
+        """The object that keeps the memory alive, or None."""
     @property
     def readonly(self) -> bool:
         """True if the memory can be written from but not read into."""
@@ -96,7 +96,7 @@ class Device:
         memory_bytes."""
     @property
     def uuid(self) -> str:
-        """"GPU-...", as nvidia-smi writes it; empty: not known."""
+        """"GPU-...", as printed by nvidia-smi; empty if unknown."""
     def empty(self, nbytes: int) -> DeviceBuffer:
         """Allocates nbytes of uninitialized device memory. Raises penstock.Error."""
 
@@ -112,7 +112,7 @@ class DeviceBuffer:
         """Its length in bytes."""
     @property
     def device(self) -> str:
-        """The name of its device."""
+        """The device's name."""
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     def to_host(self) -> bytes:
@@ -120,7 +120,8 @@ class DeviceBuffer:
     def copy_from(self, source: _Buffer, *, order: _Order = "C") -> None:
         """Copies all bytes of source, which may be any memory, to its start. Blocks. Raises ValueError where they do not fit."""
     def copy_to(self, target: _Buffer, *, order: _Order = "C") -> None:
-        """Copies all its bytes to the start of target, which may be any memory. Blocks. Raises ValueError where they do not fit."""
+        """Copies all bytes of this buffer to the start of target, which may be any memory. Blocks. Raises ValueError if they do
+        not fit."""
     def __len__(self) -> int: ...
     def __getitem__(self, part: slice) -> DeviceBuffer: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -214,7 +215,7 @@ class File:
     def sync(self) -> None:
         """Forces written data to the disk. Blocks."""
     def close(self) -> None:
-        """Waits for requests under way, then closes. A second time does nothing."""
+        """Waits for requests in flight, then closes the file. A second call does nothing."""
     def __enter__(self) -> File: ...
     def __exit__(
         self, type: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
@@ -344,8 +345,8 @@ class File:
         priority: _Priority | None = None,
         timeout: float | None = None,
     ) -> list[int]:
-        """Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of counts. Raises
-        as the first that failed; the others are not disturbed."""
+        """Reads (buffer, offset[, size[, buffer_offset]]) for each of requests, as one batch; blocks. Returns the list of
+        counts. Raises the error of the first request that failed; the others are not affected."""
     def write_many(
         self,
         requests: Iterable[_Request],
