@@ -131,13 +131,13 @@ typedef struct CUfileError {
 
 // --- opening and closing the library
 
-// Opens the library and counts one use. Calling this is optional: the first registration also opens the library.
+// Opens the library and increments its use count. Calling this is optional: the first registration also opens the library.
 // Errors: CU_FILE_DRIVER_INVALID_PROPS if cufile.json cannot be read, CU_FILE_CUDA_DRIVER_ERROR.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverOpen(void);
 
-// Drops one use. The last one waits for running operations and releases all files, memory and streams that are still registered. Programs
-// built before CUDA 11.8 call the first name, later ones the second: here both do the same.
-// Errors: CU_FILE_DRIVER_NOT_INITIALIZED if no uses are left.
+// Decrements the use count. When it reaches zero, waits for operations in progress and releases all files, memory and streams that are
+// still registered. Programs built before CUDA 11.8 call the first function, newer ones the second: here both do the same. Errors:
+// CU_FILE_DRIVER_NOT_INITIALIZED if the use count is already zero.
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverClose(void);
 PENSTOCK_CUFILE_API CUfileError_t cuFileDriverClose_v2(void);
 #define cuFileDriverClose cuFileDriverClose_v2

@@ -168,7 +168,7 @@ struct io_request {
 
 // A request that runs in stream order, on the staged path: after the work queued before it and before the work queued after it. The host
 // does not wait, and once queued, the request completes regardless of the driver calls that other threads make. (The first such request in
-// a CUDA context loads a kernel, for which the driver waits until all streams in the context are idle.)
+// a CUDA context loads a kernel: the driver waits until all streams in the context are idle.)
 // The engine reads the pointed-to values when the stream reaches the request. These values and memory must stay valid until the request has
 // completed. *length may decrease after the request is queued, but never increase. *bytes_done, if given, is set before later work on the
 // stream starts: bytes, or -1 on failure.

@@ -102,8 +102,8 @@ PENSTOCK_API bool is_gguf(const file& from);
 // Parses the header of a file that is file_bytes long. beginning: the start of the file, including the whole header. Errors:
 // invalid_argument; the message includes the key, the tensor or the byte offset in the file.
 PENSTOCK_API result<gguf_header> parse_gguf(std::string_view beginning, std::uint64_t file_bytes);
-// Reads the header of a file: 256 KiB at first, then more in growing steps if it is longer. Blocks. Errors: those of parse_gguf and
-// file::read; the message includes the file name.
+// Reads the header of a file: 256 KiB at first, then increasingly large chunks if the header is longer. Blocks. Errors: those of
+// parse_gguf and file::read; the message includes the file name.
 PENSTOCK_API result<gguf_header> read_gguf(const file& from);
 
 // --- models split into several files

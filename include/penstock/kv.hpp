@@ -86,7 +86,7 @@ struct store_stats {
   std::uint64_t hits = 0;          // keys that this store's gets found
   std::uint64_t misses = 0;
   std::uint64_t evicted = 0;              // values dropped to make room
-  std::uint64_t damaged = 0;              // values with a wrong checksum
+  std::uint64_t damaged = 0;              // values whose checksum is wrong
   std::uint64_t put_bytes_under_way = 0;  // being written
   std::uint64_t put_bytes_waiting = 0;    // waiting to be written
 };
@@ -142,7 +142,7 @@ class PENSTOCK_API store {
   }
   // Fetches values; the lengths of a key's pieces must add up to its value's length. Blocks. If a key is not done, the contents of its
   // memory are undefined. Errors for single keys: invalid_argument (an invalid key; pieces of a different total length), io (including a
-  // value with a wrong checksum, which is dropped), bad_memory, device, closed, forked, cancelled, out_of_memory.
+  // value whose checksum is wrong, which is dropped), bad_memory, device, closed, forked, cancelled, out_of_memory.
   std::vector<key_result> get(std::span<const item> items) const;
   std::vector<key_result> get(std::initializer_list<item> items) const { return get(std::span(items.begin(), items.size())); }
   [[nodiscard]] call get_async(std::span<const item> items, callback done = {}) const;

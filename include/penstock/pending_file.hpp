@@ -48,8 +48,8 @@ struct pending_file_options {
 struct publish_options {
   bool replace = true;  // false: an existing file is kept and publish() fails (EEXIST); objects use If-None-Match
   // True: the bytes are on disk before the file gets its name, and the name is on disk before publish() returns (fdatasync of the file,
-  // fsync of its folder). False: a power failure may leave a file without its bytes, or the old file. For objects, the server determines
-  // this.
+  // fsync of its folder). False: after a power failure, the file may be empty or incomplete, or the old file may still be
+  // there. For objects, the server determines this.
   bool durable = true;
 };
 

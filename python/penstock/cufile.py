@@ -578,7 +578,7 @@ def _scatter(
     given = [iov] if isinstance(iov, IOVec) else list(iov)
     for piece in given:
         if not isinstance(piece, IOVec):
-            raise TypeError(f"iov must be an IOVec or a sequence of IOVec objects, not of {type(piece).__name__}")
+            raise TypeError(f"iov must be an IOVec or a sequence of IOVec objects, but it contains a {type(piece).__name__}")
     if result_ptr:
         _require_memory(result_ptr, 8, "writev" if is_write else "readv")
     call = used.file.write_many if is_write else used.file.read_many

@@ -410,7 +410,7 @@ class Listener:
 
     @property
     def refused(self) -> int:
-        """The number of processes that connected with a wrong secret."""
+        """The number of processes that connected with the wrong secret."""
         return self._native.refused
 
     def accept(self, timeout: float | None = None) -> Future[Pipe]:
@@ -524,7 +524,7 @@ def connect(
     signs the listener's certificate, and True the system's trusted CAs. Pass `certificate` and `key` if the listener requires them. The listener's
     certificate must match the URL's host, or `server_name`.
 
-    Over tcp, the call waits up to 100 ms for the connection. Later errors, such as PermissionDenied for a wrong secret, are raised by the first
+    Over tcp, the call waits up to 100 ms for the connection. Later errors, such as PermissionDenied for the wrong secret, are raised by the first
     future.
 
     Raises: InvalidArgument, NotFound (no such host or path, or no process is listening there), Error.

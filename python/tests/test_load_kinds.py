@@ -131,7 +131,7 @@ def test_a_folder_is_its_model(tmp_path: Path, kind: str) -> None:
     FOLDERS[kind](tmp_path)
     assert same(penstock.load(tmp_path))
     assert same(penstock.load(tmp_path.as_uri()))
-    with pytest.raises(penstock.InvalidArgument, match="is a folder: load it without dtype, shape and offset"):
+    with pytest.raises(penstock.InvalidArgument, match="is a folder: dtype, shape and offset apply only to plain data files"):
         penstock.load(tmp_path, "f4")
     for index in tmp_path.glob("*.index.json"):
         assert same(penstock.load(index))

@@ -239,7 +239,7 @@ def test_a_rank_with_another_secret_ends_and_the_other_says_that_one_came(model:
     secrets = ["sixteen bytes or more", "of somebody else entirely"]
     first, second = together(2, lambda rank: load_rank(path, "cpu", rank, 2, [url], SHARD, "np", secret=secrets[rank], timeout=2))
     assert isinstance(second, penstock.PermissionDenied) and f"{url} does not accept the secret" in str(second)
-    assert isinstance(first, penstock.TimedOut) and f"(connections to {url} with a wrong secret: 1)" in str(first)
+    assert isinstance(first, penstock.TimedOut) and f"(connections to {url} with the wrong secret: 1)" in str(first)
 
 
 def test_a_rank_that_waits_says_for_whom(model: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

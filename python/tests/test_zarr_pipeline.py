@@ -218,7 +218,7 @@ def test_a_log_line_tells_once_why_zarr_reads_an_array(tmp_path: Path, caplog: p
     again[::2]
     again[::3]
     (line,) = caplog.messages
-    assert line.startswith("penstock.zarr: zarr reads the array of chunk c/") and line.endswith("because the selection has a step, a mask or a list of indices")
+    assert line.startswith("penstock.zarr: zarr reads the array that contains chunk c/") and line.endswith("because the selection has a step, a mask or a list of indices")
     other = reopened(zarr.create_array(zarr.storage.MemoryStore(), shape=(9,), chunks=(2,), dtype="i4"))
     other[...]
     assert "its store is a MemoryStore" in caplog.messages[-1] and len(caplog.messages) == 2

@@ -51,7 +51,7 @@ class pieces : public carrier {
 
   // Returns the piece size for a tensor of this length. Both ends compute the same value.
   [[nodiscard]] virtual std::uint64_t piece_bytes(std::uint64_t /*length*/) const noexcept { return limits::piece_bytes; }
-  // Returns the maximum number of one message's pieces that may be requested or being copied.
+  // Returns how many pieces of one message may be in flight (requested or being copied) at once.
   [[nodiscard]] virtual std::size_t most_pieces() const noexcept { return usual_pieces; }
   // Returns true if pieces are written to inbox slots; code is then 0 or a slot's number plus one. Otherwise code is the piece's number.
   [[nodiscard]] virtual bool has_slots() const noexcept { return true; }

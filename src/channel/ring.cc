@@ -61,7 +61,7 @@ result<std::size_t> ring_writer::write(std::span<const iovec> parts) {
   return done;
 }
 
-// Returns true once per sleep of the reader: it need not be woken again before it has checked the ring.
+// Returns true only once each time the reader goes to sleep: it need not be woken again before it has checked the ring.
 bool ring_writer::must_call() noexcept { return state_->reader_watches.load() == 0 && state_->reader_watches.exchange(1) == 0; }
 
 result<std::size_t> ring_reader::read(const iovec& into) {

@@ -30,10 +30,9 @@ enum class stripe_frame : std::uint32_t {
 class stripe_host {
  public:
   virtual ~stripe_host() = default;
-  // A connection was admitted. which: index of its token. All frames but the first are still to be read. secure: set if the pipe is
-  // encrypted.
+  // A connection was admitted. which: index of its token. Only the first frame has been read so far. secure: set if the pipe is encrypted.
   virtual void came(std::size_t which, sys::owned_descriptor over, std::unique_ptr<sys::tls_stream> secure) noexcept = 0;
-  // No further connection will come.
+  // No more connections will be admitted.
   virtual void door_failed(const status& why) noexcept = 0;
 };
 

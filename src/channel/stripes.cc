@@ -35,7 +35,7 @@ class pipe_stripes::stripe final : public frame_user, public std::enable_shared_
     if ((kind == stripe_frame::joins && awaited_ && empty) || (kind == stripe_frame::farewell && !awaited_ && empty)) {
       return std::span<std::byte>();
     }
-    return out_of_turn(fmt::format("a frame of kind {}", head.kind));
+    return out_of_turn(fmt::format("a frame with kind {}", head.kind));
   }
 
   status arrived(const frame_head& head) override {

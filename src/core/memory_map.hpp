@@ -27,8 +27,8 @@
 namespace penstock::core {
 
 // The allocation that contained the last of several ranges. Further ranges in the same allocation need no driver call
-// (cuPointerGetAttributes takes half a microsecond). Use it only for ranges that are classified immediately one after another, because an
-// allocation may be freed.
+// (cuPointerGetAttributes takes half a microsecond). Use it only for ranges that are classified in immediate succession: the allocation
+// could be freed in between.
 struct seen_allocation {
   const std::byte* base = nullptr;
   std::uint64_t size = 0;

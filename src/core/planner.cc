@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kib = 1024;
 constexpr std::uint64_t mib = 1024 * kib;
 constexpr std::uint64_t least_direct_write = mib;
-// An edge next to a GPU-direct body is a separate job, which costs about as much as staging this many bytes (18 us).
+// An edge of a GPU-direct body is a separate job, which costs about as much as staging this many bytes (18 us).
 constexpr std::uint64_t least_body_beside_edges = 64 * kib;
 // Page cache lookups and pieces end at file offsets that are multiples of this.
 constexpr std::uint64_t granule = 4 * mib;

@@ -1,5 +1,5 @@
-// Prepares the first read of a file into a device on the engine's lanes: staging memory, streams, events, a kernel and device memory. A
-// read that starts earlier prepares what it needs itself.
+// Prepares the engine's lanes for the first read from a file into device memory: staging memory, streams, events, a kernel and device
+// memory. A read that starts before this has completed prepares what it needs itself.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Counts the events of networks and their turnstiles in an engine's book. Thread-safe.
+// Records network and turnstile events in an engine's statistics. Thread-safe.
 #pragma once
 
 #include <chrono>

@@ -55,7 +55,7 @@ int fault_of(const buffers& memory, const buffer_range& asked, bool is_write) {
   return fault == CU_FILE_INVALID_MAPPING_RANGE ? EIO : fault;
 }
 
-// Returns false if an entry is so invalid that none may run.
+// Returns false if any entry has an error that must fail the whole batch.
 bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepared& out) {
   out.files.reserve(entries.size());
   for (const auto& entry : entries) {

@@ -244,7 +244,7 @@ void settle_slabs(slab_pool pool, const settings& before, settings& target, std:
   }
 }
 
-// Reads in blocks: a buffer for the largest allowed file would cost more than reading a typical one, because its pages would be touched.
+// Reads in blocks, because touching the pages of a buffer for the largest allowed file would cost more than reading a typical one.
 result<std::string> read_descriptor(int fd) {
   std::string text;
   std::array<char, 32768> block;

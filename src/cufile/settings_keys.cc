@@ -74,7 +74,7 @@ constexpr key keys[] = {
     row(size, "execution.max_io_threads", "4")
         .in(0, 32)
         .sets(CUFILE_PARAM_EXECUTION_MAX_IO_THREADS)
-        .does("0 disables stream-ordered calls; a value other than the default sets the number of copying threads per file system")
+        .does("0 disables stream-ordered calls; a value other than the default sets the number of copy threads per file system")
         .handed(),
     row(flag, "execution.parallel_io", "true")
         .sets(CUFILE_PARAM_EXECUTION_PARALLEL_IO)

@@ -334,9 +334,9 @@ status cuda_session::copy_small(void* target, const void* source, std::size_t by
 }
 
 // Copies with a kernel, which uses the link without a copy engine. (H200, 4 KiB during copies that saturate the link: 25 us. With a copy
-// engine, 400 us, or unbounded next to a single stream.) It waits for the program's kernels if they fill the GPU: on a prompt stream, until
-// some of their blocks have completed (150 us for blocks of that length); on any other stream, until the whole grid has. Not used if the
-// kernel must be loaded first, because loading waits for all streams.
+// engine, 400 us, or unbounded if one other stream keeps it busy.) It waits for the program's kernels if they fill the GPU: on a prompt
+// stream, until some of their blocks have completed (150 us for blocks of that length); on any other stream, until the whole grid has. Not
+// used if the kernel must be loaded first, because loading waits for all streams.
 status cuda_session::copy_beside(void* target, const void* source, std::size_t bytes, stream on) {
   if (bytes == 0 || !loaded_.load(std::memory_order_acquire)) return copy_small(target, source, bytes, on);
   const segment whole{source, target, bytes};

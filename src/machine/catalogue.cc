@@ -17,7 +17,7 @@ constexpr known_finding entries[] = {
     {"gpu.no_driver", on_platform, broken, "an NVIDIA GPU without a driver: the kernel module nvidia is not loaded",
      "install NVIDIA's driver, or start the container with --gpus all; nvidia-smi must list the GPU"},
     {"gpu.other_driver", on_platform, slow, "this GPU is bound to the kernel driver {driver}, so CUDA does not see it",
-     "bind it to NVIDIA's driver, unless a virtual machine uses it"},
+     "bind it to NVIDIA's driver, unless a virtual machine is using it"},
     {"gpu.no_node", on_platform, broken, "the driver supports {name}, but {file} is missing",
      "start the container with --gpus all; outside containers, run nvidia-modprobe -c 0 -u"},
     {"gpu.small_bar1", on_platform, slow,

@@ -202,8 +202,8 @@ class dma_buf final : public data_path {
         fmt::format("{} requests on this drive could not be transferred directly; the latest error: {}", most_failures, why.message())};
   }
 
-  // Returns an error if nothing is known yet. Before the read, each byte of the memory differs from the file's, so that missing bytes are
-  // detected.
+  // Returns an error if the attempt gave no verdict. Before the read, each byte of the memory differs from the file's, so that missing
+  // bytes are detected.
   status try_out(lending_drive& drive, source::source& file, staging::link& via, lending_drive::verdict& found) {
     constexpr int most_tries = 3;
     auto& session = via.session();

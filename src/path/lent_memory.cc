@@ -18,10 +18,9 @@ namespace {
 // Large enough for the drive's full speed, with enough pieces per turn to keep it busy.
 constexpr std::uint64_t lent_piece_bytes = std::uint64_t{1} << 20;
 constexpr std::size_t most_lent_pieces = lent_memory::turn_bytes / lent_piece_bytes;
-// The driver may revoke the mapping of a dma-buf at any time. Requests in flight then fail with -EAGAIN, and the next attempt has a new
-// mapping.
+// The driver may revoke a dma-buf's mapping at any time. Requests in flight then fail with -EAGAIN, and a retry uses a new mapping.
 constexpr unsigned most_lent_retries = 1000;
-constexpr unsigned most_failed_reaps = 100;  // in a row; after these the ring counts as dead
+constexpr unsigned most_failed_reaps = 100;  // consecutive; then the ring is considered dead
 
 }  // namespace
 

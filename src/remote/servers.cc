@@ -96,7 +96,7 @@ result<url_kind> kind_of(const remote_url& what, const remote_options& how) {
   constexpr std::array kinds{url_kind::http, url_kind::s3, url_kind::s3_public, url_kind::s3_presigned, url_kind::webhdfs};
   const auto asked = kinds[static_cast<std::size_t>(how.kind) - 1];
   if (fits(what, asked)) return asked;
-  return status(errc::invalid_argument, fmt::format("{} is not a URL of kind {}", what.shown(), to_string(asked)));
+  return status(errc::invalid_argument, fmt::format("{}: the kind {} does not apply to this URL", what.shown(), to_string(asked)));
 }
 
 // Removes the parameters that change each time a URL is signed.
@@ -189,9 +189,8 @@ result<std::unique_ptr<source>> servers::open(const std::string& text, const rem
   const auto kind = kind_of(*parsed, how);
   if (!kind) return kind.error();
   if (*kind != url_kind::s3 && !how.sse_customer_key.empty())
-    return status(errc::invalid_argument,
-                  fmt::format("{}: the option sse_customer_key is only for S3 objects, but this is a URL of kind {}", parsed->shown(),
-                              to_string(*kind)));
+    return status(errc::invalid_argument, fmt::format("{}: the option sse_customer_key is only for S3 objects, but this URL's kind is {}",
+                                                      parsed->shown(), to_string(*kind)));
   auto found = find(*parsed, *kind, how);
   if (!found) return found.error();
   return over_cache(*std::move(found), *parsed, *kind, how);
@@ -525,7 +524,7 @@ result<std::shared_ptr<upload>> servers::begin_upload(const std::string& text, c
   if (!kind) return kind.error();
   if (*kind != url_kind::s3)
     return status(errc::unsupported,
-                  fmt::format("{}: objects can be written only to S3, but this is a URL of kind {}", what->shown(), to_string(*kind)));
+                  fmt::format("{}: objects can be written only to S3, but this URL's kind is {}", what->shown(), to_string(*kind)));
   if (!what->by_name && !what->address.query.empty())
     return status(errc::unsupported, fmt::format("{}: objects can be written only to URLs without a query", what->shown()));
   if (what->object.at_google && !how.overwrite)

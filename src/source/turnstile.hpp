@@ -30,8 +30,8 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   // least_piece_bytes: shorter fills cost the source more than they save, even if fewer are then in flight.
   turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes = staging::small_slab_bytes);
 
-  // Returns the fill length for a request of that many bytes: short enough for the number of concurrent fills that the source wants, or the
-  // maximum if that many are already in flight or queued, because shorter fills would only add requests.
+  // Returns the length of each fill for a request of that many bytes: short enough to give the source as many concurrent fills as it wants.
+  // If that many are already in flight or queued, returns the maximum, because shorter fills would only add requests.
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t request_bytes) const noexcept;
   [[nodiscard]] unsigned under_way() const noexcept {
     const std::lock_guard guard(lock_);

@@ -80,8 +80,8 @@ class feeder {
   // Copies in one direction, in order. Each task in flight has its own event.
   //
   // Copies over the link rotate among several streams with few bytes in flight. A copy engine that serves one stream stays with it while
-  // copies wait there, regardless of the needs of other streams in the process. (H200: next to a stream that always had two 4 MiB copies in
-  // flight, a 4 KiB copy on another stream, of any priority, had not started after 200 ms.)
+  // copies wait there, regardless of the needs of other streams in the process. (H200: while another stream always had two 4 MiB copies in
+  // flight, a 4 KiB copy on a stream of any priority had not started after 200 ms.)
   struct lane {
     lane() = default;
     lane(std::size_t turns_taken, std::uint64_t most_under_way) noexcept : turns(turns_taken), most_bytes(most_under_way) {}

@@ -55,7 +55,7 @@ status lanes::ready() {
     if (auto problem = copies_->ready(); !problem.ok()) return problem;
   }
   auto problem = start(size_.usual);
-  // Fewer lanes are only slower. It is a failure only if there are none.
+  // Having fewer lanes only makes transfers slower; fail only if no lane started.
   if (threads_.empty()) return problem;
   started_.store(true, std::memory_order_release);
   return {};

@@ -41,16 +41,16 @@ struct directory_place {
   std::uint64_t offset = 0, bytes = 0, members = 0;
 };
 
-// The locator before the last record, if present, contains the offset of the record with 64-bit numbers.
+// The locator before the end record, if present, contains the offset of the zip64 end record, which has 64-bit numbers.
 result<directory_place> place64(const file& from, std::string_view tail, std::size_t end_at, const directory_place& place) {
   if (end_at < locator_bytes || number(tail, end_at - locator_bytes, 4) != locator_mark) return place;
   const std::uint64_t offset = number(tail, end_at - locator_bytes + 8, 8);
   const auto size = from.size();
   if (!size) return size.error();
-  if (offset > *size || *size - offset < end64_bytes) return damaged("its last record is out of bounds");
+  if (offset > *size || *size - offset < end64_bytes) return damaged("its end record is out of bounds");
   const auto record = read_exactly(from, offset, end64_bytes);
   if (!record) return record.error();
-  if (number(*record, 0, 4) != end64_mark) return damaged("its last record is invalid");
+  if (number(*record, 0, 4) != end64_mark) return damaged("its end record is invalid");
   return directory_place{number(*record, 48, 8), number(*record, 40, 8), number(*record, 32, 8)};
 }
 
@@ -134,7 +134,7 @@ result<std::vector<zip_member>> read_directory(const file& from) {
     members.push_back(*std::move(member));
   }
   if (directory.size() >= 4 && number(directory, 0, 4) == entry_mark)
-    return damaged(fmt::format("the directory has more members than the {} in its last record", place->members));
+    return damaged(fmt::format("the directory has more members than the {} that its end record states", place->members));
   return members;
 }
 

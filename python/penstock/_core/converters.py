@@ -43,7 +43,7 @@ def register_converter(
     - `memory(tensor)`: returns an object that exposes the tensor's memory and keeps it alive: one with the buffer protocol, DLPack or
       `__cuda_array_interface__`, a PyTorch tensor, or a `penstock.Pointer`. The dtype and shape come from the tensor's own attributes.
     - `empty(shape, dtype, device)`: creates a tensor for `receive(kind=...)` on a device such as "host" or "cuda:0". `dtype` is NumPy's ("<f4"), or
-      the sender's name if NumPy has none ("bfloat16"); "|u1" for a tensor without dtype and shape.
+      the sender's name if NumPy has none ("bfloat16"); "|u1" for a tensor that has no dtype or shape.
     - `finish(tensor)`: called with the result of `empty` once the bytes have arrived, or once `receive_on_stream()` has queued them. Its result
       becomes the message's tensor.
 

@@ -9,7 +9,7 @@ __all__ = ["mask_problem_of"]
 
 
 def mask_problem_of(array: Any) -> str | None:
-    """Returns why an array cannot be saved or filled, as a predicate that follows the array's name. None if no value is masked."""
+    """Returns why an array cannot be saved or filled, phrased to follow the array's name. None if no value is masked."""
     masked = sys.modules.get("numpy.ma")
     if masked is None or not isinstance(array, masked.MaskedArray) or not masked.is_masked(array):
         return None

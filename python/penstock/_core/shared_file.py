@@ -31,8 +31,7 @@ class SharedFile:
     collected."""
 
     def __init__(self, path: str, beginning: bytes, nbytes: int) -> None:
-        """`nbytes` is the size of the whole file, for which space is reserved if the file system supports it. Raises penstock.Error with the path.
-        """
+        """`nbytes` is the size of the whole file. Reserves that space if the file system supports it. Raises penstock.Error with the path."""
         self.path = path
         self._pending = _native.PendingFile(path)
         self.hidden = _hidden_name(path)  # without the folder, because other processes may access it by another path

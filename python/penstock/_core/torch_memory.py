@@ -16,7 +16,7 @@ __all__ = ["OVERLAP", "check_array", "check_memory", "copy_into", "is_wrapper", 
 
 
 def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
-    """Returns why a tensor has no bytes to read or write, as a predicate that follows the tensor's name. None if it has bytes, or no elements.
+    """Returns why a tensor has no bytes to read or write, phrased to follow the tensor's name. None if it has bytes, or no elements.
 
     `wrappers`: accept tensors that contain other tensors and implement PyTorch's operations themselves, such as DTensor.
     """

@@ -62,7 +62,8 @@ def load(
     Arguments:
 
     - `dtype`: a NumPy or PyTorch dtype, or its name. With `dtype`, `shape` or `offset`, the file is read as a raw array of this type; `dtype="u1"`
-      loads the bytes of any file. `dtype` converts nothing: alone and wider than a byte, it is refused for a file of the kinds above.
+      loads the bytes of any file. `dtype` never converts. For the file types above, a `dtype` wider than one byte is rejected unless `shape` or
+      `offset` is also given.
     - `shape`: an int or a sequence of ints. One of them may be -1, meaning as many items as the file has. None means -1.
     - `device`: "host" or "cpu"; "cuda:N", N, or "cuda" for the current GPU; a `torch.device`; or "host:0", the simulated GPU.
     - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None; see below.
@@ -108,7 +109,7 @@ def load(
         if by_kind and not is_url_of_folder and (files := _files_at(path, storage_options)):
             return _load_files(files, request)
         if not by_kind and _local_folder(path):
-            problem = f"{_name_of(path)} is a folder: load it without dtype, shape and offset, which apply only to plain data files"
+            problem = f"{_name_of(path)} is a folder: dtype, shape and offset apply only to plain data files"
             raise InvalidArgument(problem, code="invalid_argument", filename=_name_of(path)) from None
         raise
     with opened as file:

@@ -290,7 +290,7 @@ class DoorFile:
             return False
 
     def row(self, name: str) -> int | None:
-        """Returns a tensor's row, or None for an unknown name or a type that PyTorch lacks, for which the library raises the error."""
+        """Returns a tensor's row, or None for an unknown name or a type that PyTorch lacks; then the library raises the error."""
         header = self.source.header
         if self._rows is None:
             self._rows = {each: row for row, each in enumerate(header.names)}

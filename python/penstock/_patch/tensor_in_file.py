@@ -379,5 +379,5 @@ ForkingPickler.register(ParameterInFile, _reduced)
 
 @functools.cache
 def gpus_may_be_used() -> bool:
-    """Returns True if this process has a GPU. Makes no CUDA calls, because the process could not fork afterwards."""
+    """Returns True if this process has a GPU. Makes no CUDA calls, because the process could no longer fork after one."""
     return torch.version.cuda is not None and torch.cuda.device_count() > 0

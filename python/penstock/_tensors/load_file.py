@@ -49,8 +49,8 @@ def load_file(
     - `framework`: "pt" (PyTorch), "np" (NumPy), "cupy" (CuPy), "bytes" (`DeviceBuffer`), or None to choose as `penstock.load()` does.
     - `device_map`: devices by module or tensor name, or a function of the name. The longest key that is the tensor's name, or a prefix of it up to a
       dot, applies; "" matches all names. Tensors without an entry go to `device`.
-    - `slices`: the parts to load, by tensor name: `(dim, rank, world)` for one rank's part, or a tuple of slices; or a function of name and shape
-      that returns one of these, or None for the whole tensor. Only the parts, and short gaps between them, are read.
+    - `slices`: the parts to load, by tensor name: `(dim, rank, world)` for one rank's part, or a tuple of slices; or a function that takes a
+      tensor's name and shape and returns one of these, or None for the whole tensor. Only the parts, and short gaps between them, are read.
     - `names`: the tensors to load. None loads all.
     - `links`: how many PCIe links may load one GPU, 1 to 8: its own, and those of GPUs with direct access to it. Each link uses 32 MiB of its GPU's
       memory and creates a context there. None or "auto": the links of GPUs that the program already uses through the library.

@@ -78,7 +78,7 @@ def load_rank(
     - `InvalidArgument`: the ranks differ in files (only headers are compared, not the tensors' content), `shard`, `names` or `world`.
     - `Closed`: another rank failed; the message contains the rank and the reason. A rank that fails waits up to 10 s to inform its neighbors. With
       `address`, ranks that already have the common tensors are not informed if another rank fails to read its own part.
-    - `TimedOut`: a rank did not connect, has a wrong secret, or stopped.
+    - `TimedOut`: a rank did not connect, had the wrong secret, or stopped.
     - the errors of `load_sharded()` and `penstock.pipe`.
     """
     try:
@@ -90,7 +90,7 @@ def load_rank(
 
 
 class Ranks(Protocol):
-    """The ranks in a job, from one rank's view. A context manager: an exception inside the block is reported to the other ranks."""
+    """The ranks in a job, as seen by one of them. A context manager: an exception inside the block is reported to the other ranks."""
 
     rank: int
     world: int
@@ -323,7 +323,7 @@ class _Chain:
 
     def _of_strangers(self) -> str:
         refused = self._listener.refused if self._listener is not None else 0
-        return f" (connections to {self._urls[self.rank]} with a wrong secret: {refused})" if refused else ""
+        return f" (connections to {self._urls[self.rank]} with the wrong secret: {refused})" if refused else ""
 
     def _look_behind(self) -> None:
         """Accepts the next rank if it has connected, so that its messages are received while this rank waits for the previous one."""

@@ -101,8 +101,8 @@ def saved(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> 
 def tensor_of(name: Any, value: Any) -> Tensor:
     """Describes an array from any library. Each error names the tensor.
 
-    Raises SafetensorError if the format does not support its type or layout, BufferError if it has no memory (NotImplementedError on PyTorch's meta
-    device, like the library), and TypeError if it is not a tensor.
+    Raises SafetensorError if the format does not support the value's type or layout, BufferError if the value has no memory (on PyTorch's meta device
+    NotImplementedError, as the safetensors library does), and TypeError if it is not a tensor.
     """
     torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
     if torch is not None and isinstance(value, torch.Tensor):

@@ -172,17 +172,17 @@ def op_status_error(status: int) -> str:
 
 
 def driver_open() -> None:
-    """Opens the driver and counts one use. Never required: the first registration also opens it."""
+    """Opens the driver and increments its use count. Never required: the first registration also opens it."""
     _check(calls.driver_open())
 
 
 def driver_close() -> None:
-    """Ends one use. Ending the last use releases everything that is registered."""
+    """Decrements the use count. When it reaches zero, everything registered is released."""
     _check(driver.close())
 
 
 def use_count() -> int:
-    """Returns the number of uses. (cuda-python returns None.)"""
+    """Returns the use count. (cuda-python returns None.)"""
     return calls.use_count()
 
 

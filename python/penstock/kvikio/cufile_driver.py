@@ -79,7 +79,7 @@ class DriverProperties:
 
     @property
     def poll_thresh_size(self) -> int:
-        """The largest request, in KiB, for which poll mode polls."""
+        """The size, in KiB, of the largest request that poll mode polls for."""
         return int(self._changed.get("poll_thresh_size", self._told("properties.poll_mode_max_size_kb")))
 
     @poll_thresh_size.setter

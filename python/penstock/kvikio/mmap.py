@@ -86,7 +86,7 @@ class Mmap:
         length = file_bytes - offset if size is None else size
         if offset < self._offset or offset + length > self._offset + self._size:
             region = f"{self._offset} to {self._offset + self._size}"
-            raise IndexError(f"Read is out of bound: {offset} to {offset + length} of a region from {region}")
+            raise IndexError(f"Read is out of bounds: {offset} to {offset + length}, but the region is {region}")
         return length
 
 

@@ -115,7 +115,7 @@ class WeightsServer:
 
     @property
     def refused(self) -> int:
-        """The number of processes that connected with a wrong secret."""
+        """The number of processes that connected with the wrong secret."""
         return self._door.refused
 
     def update(self, weights: Any = None, *, parts: Parts | None = None, version: int | None = None, timeout: float | None = None) -> int:

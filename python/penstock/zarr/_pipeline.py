@@ -125,7 +125,7 @@ class CodecPipeline(BatchedCodecPipeline):
         return layout
 
     def _name(self, batch: list[Any]) -> str:
-        return f"the array of chunk {getattr(batch[0][0], 'path', '?')} in {self.origin[1]}"
+        return f"the array that contains chunk {getattr(batch[0][0], 'path', '?')} in {self.origin[1]}"
 
     def _tell(self, words: str) -> None:
         """Logs the reason once per array."""

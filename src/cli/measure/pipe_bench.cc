@@ -68,7 +68,8 @@ int run_pipe_bench(pipe_options_given given) {
 void add_pipe_bench(CLI::App& app, command& chosen) {
   auto given = std::make_shared<pipe_options_given>();
   auto& run = given->run;
-  CLI::App& sub = *app.add_subcommand("pipe-bench", "Measure messages between two processes, next to a plain copy in the same run");
+  CLI::App& sub =
+      *app.add_subcommand("pipe-bench", "Measure messages between two processes, with a plain copy in the same run for comparison");
   sub.add_option("--from", run.from, "Device of the sender's tensors: host, host:0, cuda:0 (default host)")->type_name("DEVICE");
   sub.add_option("--to", run.to, "Device of the receiver's tensors (default host)")->type_name("DEVICE");
   sub.add_option("--sizes", given->sizes, "Tensor sizes: a,b,c (default 4KiB to 1GiB)")->type_name("SIZE,...")->delimiter(',');

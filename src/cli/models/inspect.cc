@@ -41,7 +41,7 @@ struct line {
 
 struct contents {
   std::string path;
-  std::string kind;  // "safetensors", "gguf", "checkpoint" (of torch.save), or "zip", for which the members are listed
+  std::string kind;  // "safetensors", "gguf", "checkpoint" (torch.save), or "zip" (only the members are listed)
   std::uint64_t file_bytes = 0;
   std::optional<std::uint64_t> cached_bytes;
   std::uint64_t data_offset = 0;            // safetensors and GGUF only

@@ -255,7 +255,7 @@ bool object::reads_whole() const noexcept {
   return stream_ != nullptr || (!about_.has_ranges && whole_.allowed);
 }
 
-// Requires lock_. The fill counts as in progress.
+// Requires lock_. The caller has already counted the fill in under_way_.
 object::waits object::wait_for_stream(far_fill& what) noexcept {
   if (stream_ == nullptr) {
     stream_ = or_without_memory([&] { return std::make_unique<stream>(*this, whole_.folder); }, [] { return std::unique_ptr<stream>(); });
