@@ -191,7 +191,7 @@ class carrier {
 
   // --- the carrier's own frames, on the thread that reads them
   // Called with the lock held.
-  virtual result<frame_room> begins(const frame_head& /*head*/) { return out_of_turn("a frame of a channel that has none"); }
+  virtual result<frame_room> begins(const frame_head& /*head*/) { return out_of_turn("a frame for a channel that uses none"); }
   // Called without the lock.
   virtual status arrived(const frame_head& /*head*/, std::span<const std::byte> /*body*/) { return {}; }
 

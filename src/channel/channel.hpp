@@ -19,7 +19,7 @@ namespace penstock::channel {
 // What a process sends to the peer about itself.
 struct identity {
   std::string boot_id;              // the host's; empty: unknown
-  std::uint64_t process_token = 0;  // drawn when the process first uses pipes; a forked child draws its own
+  std::uint64_t process_token = 0;  // generated when the process first uses pipes; a forked child has its own
   std::int64_t pid = 0;
   std::uint64_t probe_address = 0;  // the address of the token in the process's memory
   std::uint32_t connections = 0;    // the limit set in the pipe's options; 0: the pipe is within one host

@@ -115,7 +115,7 @@ void connection::hear_calls() noexcept {
   }
 }
 
-// At the limit, the frames that have arrived are read first, because they take descriptors. If there is none, no frame refers to the
+// At the limit, the frames that have arrived are read first, because they take descriptors. If there are none, nothing refers to the
 // descriptors.
 bool connection::takes_more_passed() noexcept {
   const std::lock_guard guard(passed_lock_);

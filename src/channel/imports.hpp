@@ -47,7 +47,7 @@ class pipe_imports {
   result<held> open(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process);
   // Maps memory that a message will open later. Calls the driver. Does nothing if the handle is known, after clear(), or if its posting no
   // longer exists. At most most_ahead mappings may be unopened; at that limit, those whose postings no longer exist are released. Does not
-  // report failures: open() runs into them again.
+  // report failures, because open() will encounter them again.
   void map_ahead(device::session& by, const std::string& handle, std::uint64_t generation, std::int64_t process,
                  const std::weak_ptr<const void>& posting);
   // Returns true if the memory is mapped or being mapped, or if mapping it ahead failed. Does not call the driver.

@@ -22,7 +22,7 @@ struct pipe_line {
   std::string device;                      // the sender's; empty: host memory
   const sys::fabric* by = nullptr;         // the local fabric
   std::unique_ptr<sys::fabric_line> over;  // null: it could not be created
-  bool ready = false;                      // connected, as far as is known here
+  bool ready = false;                      // connected, as far as this end knows
   status ended;                            // ok: the line is in use
 };
 

@@ -18,7 +18,7 @@ class permit {
 
   // For the receiver.
   void give() noexcept { word_->store(value(given)); }
-  // Returns false if the sender has taken it, and may write until it is used().
+  // Returns false if the sender has taken it; the sender may then write until used() returns true.
   [[nodiscard]] bool take_back() noexcept { return move(given, gone); }
   // Returns true if no more writes will happen under this permit.
   [[nodiscard]] bool used() const noexcept { return word_->load() == value(gone) || written(); }

@@ -228,7 +228,7 @@ void pieces::ask(arriving& of, endings& ended) {
   }
 }
 
-// Slots of the inbox may be free again.
+// Inbox slots may be free again.
 void pieces::ask_all(endings& ended) {
   if (!std::exchange(want_slots_, false)) return;
   for (auto* const message : owner_.all_begun()) message->for_deliveries([&](delivery& each) { each.ask(ended); });

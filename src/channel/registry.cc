@@ -62,7 +62,7 @@ std::optional<std::string> not_readable(const identity& from, const identity& he
   if (from.boot_id.empty() || from.boot_id != here.boot_id) return "the peer is on another host";
   if (!from.vouched) return "the connection does not prove which process the peer is";
   if (from.pid == 0) return "the peer is in a PID namespace that is not visible to this process";
-  return cannot_read(from, "the other's", door);
+  return cannot_read(from, "the peer's", door);
 }
 
 const identity& own_identity() {

@@ -128,7 +128,7 @@ void stripe_door::heard(const std::shared_ptr<stranger>& who) noexcept {
   bool all = false;
   {
     const std::lock_guard guard(lock_);
-    if (std::erase(strangers_, who) == 0) return;  // it was rejected in the meantime
+    if (std::erase(strangers_, who) == 0) return;  // it has already been rejected
     reactor_->remove(who->socket.get(), std::exchange(who->token, 0));
     over = std::move(who->socket);
     secure = std::move(who->secure);

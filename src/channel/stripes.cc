@@ -261,7 +261,7 @@ void pipe_stripes::lost(stripe& by, const status& why) noexcept {
   }
 }
 
-// No further connection will come, or one that was expected will not.
+// No more connections will be made, or an expected one cannot be.
 void pipe_stripes::refuse(const status& why) noexcept {
   std::shared_ptr<stripe_door> door;
   {

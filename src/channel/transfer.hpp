@@ -36,7 +36,7 @@ class told_operation {
   ~told_operation() = default;
 };
 
-// What a step with the pipe's lock held leaves to be done after the lock is released.
+// The work that a step with the pipe's lock held defers until the lock is released.
 struct endings {
   std::vector<std::pair<told_operation*, io_result>> told;    // completed operations
   std::vector<std::pair<incoming*, std::uint64_t>> of_parts;  // number of completed parts, by message

@@ -58,7 +58,7 @@ struct limits {
   static constexpr std::uint64_t tensor_bytes = std::uint64_t{1} << 48;
   static constexpr std::uint64_t piece_bytes = std::uint64_t{4} << 20;  // per piece of a tensor; the last piece may be shorter
   static constexpr unsigned connections = 16;                           // per pipe
-  // What one end may announce before the peer's user receives it; a single message may be larger.
+  // Limits on the messages that one end may announce before the peer's user receives them; a single message may be larger.
   static constexpr std::uint32_t announced_messages = 64;
   static constexpr std::uint64_t announced_bytes = std::uint64_t{16} << 20;
 };
@@ -108,7 +108,7 @@ struct line_offer {
   std::vector<std::byte> address;
 };
 
-// What a channel has transferred of a message.
+// The part of a message that a channel has transferred.
 struct carried {
   std::string channel;
   std::uint64_t tensors = 0;

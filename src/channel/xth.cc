@@ -5,7 +5,7 @@ namespace penstock::channel {
 
 namespace {
 
-// Goes through the kernel, so that memory freed by the sender causes an error instead of a crash.
+// Copies through the kernel, so that memory freed by the sender causes an error instead of a crash.
 class xth_channel final : public channel {
  public:
   [[nodiscard]] std::string_view name() const noexcept override { return "xth"; }

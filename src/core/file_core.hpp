@@ -29,7 +29,7 @@ namespace penstock::core {
 class file_core;
 class mount;
 
-// One use of a file, which keeps the file from being closed. The file must outlive it. For one thread at a time.
+// A use of a file. It keeps the file from being closed. The file must outlive it. For one thread at a time.
 class file_use {
  public:
   file_use() noexcept = default;  // refers to no file
@@ -47,7 +47,7 @@ class file_use {
   file_core* file_ = nullptr;
 };
 
-// Several uses of one file, which end together on destruction with a single write to the file's counter.
+// Several uses of one file. The destructor ends all of them with a single write to the file's counter.
 class file_uses {
  public:
   file_uses() noexcept = default;
@@ -98,8 +98,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
 
   // The turnstile for fills from a remote source; null for any other source.
   [[nodiscard]] source::turnstile* turns() const noexcept { return turns_.get(); }
-  // The turnstile for one request. If the request has a deadline, bytes from a file system with a server also pass it, so that the request
-  // can end without waiting for them.
+  // The turnstile for one request. If the request has a deadline, bytes from a file system with a server also pass through it, so that the
+  // request can complete without waiting for them.
   [[nodiscard]] source::turnstile* turns(const io_options& options) const noexcept {
     return (options.deadline == deadline_clock::time_point::max() ? turns_ : turns_by_deadline_).get();
   }
@@ -125,7 +125,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   }
   [[nodiscard]] bool answers_late() const noexcept { return answers() == staging::answer_times::verdict::late; }
 
-  // The relation of a blocking call to the previous call on this file.
+  // How a blocking call relates to the previous call on this file.
   enum class follows : std::uint8_t { nobody, same_thread, in_order };
   follows follow(std::uint64_t offset, std::uint64_t end) noexcept {
     const auto me = this_thread_number() + 1;
@@ -196,8 +196,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
   // The number of uses combined with closed_bit. They share one word so that, when a file is closing, exactly one thread finds that it
   // ended the last use.
   std::atomic<std::uint64_t> uses_{0};
-  // Hints from one blocking call to the next. They are on the cache line that each call writes in any case. Two threads may overwrite each
-  // other's hints, which only hides that a thread continues its own reads.
+  // Hints from one blocking call to the next. They are on the cache line that each call already writes. If two threads overwrite each
+  // other's hints, the only effect is that a thread's sequential reads are not detected.
   std::atomic<std::uint64_t> last_end_{0};
   std::atomic<unsigned> last_thread_{0};  // thread number + 1; 0: no thread
   std::atomic<std::uint64_t> planned_end_{0};

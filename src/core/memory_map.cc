@@ -41,7 +41,7 @@ result<staging::place> memory_map::place_of(const void* memory, std::uint64_t le
   if (registered_count_.load(std::memory_order_acquire) > 0) {
     const auto* at = static_cast<const std::byte*>(memory);
     const std::lock_guard guard(registered_lock_);
-    // Takes the nearest base at or below. Misses a longer range that starts earlier and also contains this one, which only costs a
+    // Finds the nearest base at or below. Misses a longer range that starts earlier and also contains this one; that only costs a
     // classification.
     const auto after = registered_.upper_bound(at);
     if (after != registered_.begin()) {

@@ -93,7 +93,7 @@ class memory_map {
   std::optional<registration_facts> unregister_range(void* memory);
 
   // Adds further routes to the device of a link, over other devices of its driver that can copy to it directly. Uses either devices in use
-  // (wanted: 0) or any device, until there are `wanted` routes. Returns how many there are. Thread-safe.
+  // (wanted: 0) or any device, until there are `wanted` routes. Returns the number of routes. Thread-safe.
   std::uint32_t find_neighbours(staging::link& of, std::size_t wanted);
 
   // --- implement the public engine functions of the same names

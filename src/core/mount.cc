@@ -8,8 +8,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Enough to keep up with a link's copies if one core reads 4.4 GB/s from the page cache past its own caches. (H100, 16 cores: reads of 16
-// MiB reach 29 GB/s with 8 or 10 lanes, 47 GB/s with 12 and 14.)
+// Enough to keep up with a link's copies if one core reads 4.4 GB/s from the page cache, bypassing its own caches. (H100, 16 cores: reads
+// of 16 MiB reach 29 GB/s with 8 or 10 lanes, 47 GB/s with 12 and 14.)
 unsigned stream_lane_count(unsigned cores) { return std::clamp(cores * 3 / 4, 1U, 12U); }
 
 // Work ahead of the streams is sometimes late. Streams then wait for it as they do for urgent work.
@@ -20,7 +20,7 @@ unsigned keeping_lane_count(unsigned cores) { return std::clamp(cores / 2, 1U, 4
 // One thread keeps a disk or the page cache busy with pieces of several megabytes. A second one works while the first waits for a disk.
 unsigned background_lane_count(unsigned cores) { return cores > 2 ? 2 : 1; }
 
-// Each one holds a 1 MiB slab, and this many slabs are reserved for the lanes of each file system.
+// Each thread holds a 1 MiB slab, and this many slabs are reserved for each file system's lanes.
 constexpr unsigned most_waiting_for_device = 64;
 
 // On few cores, spinning threads take CPU time from working ones.

@@ -73,8 +73,8 @@ class operation : public timed {
 
  protected:
   ~operation() override;
-  // Called by cancel() once the request counts as cancelled. Never called in a forked child, where another thread may have held the locks
-  // at the time of the fork.
+  // Called by cancel() once the request is marked as cancelled. Never called in a forked child, where another thread may have held the
+  // locks at the time of the fork.
   virtual void end_cancelled() { end_queued(); }
   // Completes the operation. Call it only once. Releases the reference of the running request, so the object may be destroyed on return.
   void complete(io_result outcome) noexcept;

@@ -83,8 +83,8 @@ class planner {
 
   // Plans the whole range as one piece for a path, with unaligned edges for its successor. Otherwise plans nothing and returns the reason.
   // libcufile writes an edge by reading, changing and writing a whole block. It reads an edge, and any range whose memory cannot be
-  // aligned, slowly through its own buffer (GPUDirect Storage best-practice guide). If the path is forced, that is accepted for reads,
-  // unless the path transfers only whole blocks.
+  // aligned, slowly through its own buffer (GPUDirect Storage best-practice guide). A forced path accepts this for reads, unless it
+  // transfers only whole blocks.
   std::optional<std::string> take_whole(path_kind kind) {
     const auto declared = in_.paths->of(kind).alignment;
     const bool moves_edges = !in_.is_write && !in_.paths->of(kind).whole_blocks;
@@ -98,7 +98,7 @@ class planner {
     if (!is_forced && length < in_.length && length < least_body_beside_edges) return "too little of it is aligned";
     if (auto why = in_.refuses(kind, length > 0 ? body : 0, length)) return why;
     if (has_edges && in_.is_write && !in_.aligned_together) {
-      return "no part of it is aligned in both memory and file, so writing whole blocks could undo a concurrent write next to it";
+      return "no part of it is aligned in both memory and file, so writing whole blocks could undo a concurrent write to adjacent bytes";
     }
     if (has_edges && !in_.aligned_together)
       return "no part of it is aligned in both memory and file, and this path transfers only whole blocks";
@@ -361,7 +361,7 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::declared:
       return std::string(path.reason);
     case plan_reason::declared_untried:
-      return fmt::format("{} may serve this file: known once memory on this device is used", path.name);
+      return fmt::format("{} may serve this file: this is known only once memory on this device is used", path.name);
     case plan_reason::resident:
       return "in the page cache";
     case plan_reason::not_resident:
@@ -375,7 +375,7 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::bypass_as_asked:
       return "not fully in the page cache: direct I/O, as requested";
     case plan_reason::bypass_as_lent:
-      return "not in the page cache: direct I/O, as its descriptor was opened";
+      return "not in the page cache: direct I/O, because its descriptor was opened with O_DIRECT";
     case plan_reason::bypass_shared_memory:
       return "not fully in the page cache: direct I/O, because the device shares the host's memory, which would hold the bytes twice";
     case plan_reason::bypass_at_random:
@@ -387,7 +387,7 @@ std::string describe(plan_reason reason, const path::declaration& path) {
     case plan_reason::bypass_faster:
       return "not in the page cache: direct I/O, which has been faster here than reading through it";
     case plan_reason::registered:
-      return "pinned (file::pin), or registered by a read before: the GPU copies it from the page cache";
+      return "pinned (file::pin), or registered by an earlier read: the GPU copies it from the page cache";
     case plan_reason::bypass_tried:
       return "not in the page cache: direct I/O for a part, to measure which way is faster here";
     case plan_reason::bypass_late:

@@ -9,7 +9,7 @@ namespace penstock::core {
 
 namespace {
 
-// A chunk of these slabs is pinned in 2.5 ms, a chunk of large ones in 7 ms. The first copies of a read fit into these.
+// Pinning a chunk of these slabs takes 2.5 ms, a chunk of large ones 7 ms. A read's first copies fit into these.
 constexpr std::size_t early_slab_bytes = 4 * staging::mib;
 
 status pin_one(staging::link& via, std::size_t slab_bytes) {

@@ -12,7 +12,7 @@ namespace penstock::core {
 // not_found, invalid_argument, closed, forked, device.
 status prepare(file_core& file, std::string_view device);
 
-// Does the same on the calling thread. Blocks as long as the driver takes.
+// Does the same on the calling thread. Blocks until the driver has finished.
 void prepare_here(staging::link& via);
 
 }  // namespace penstock::core

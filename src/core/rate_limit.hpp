@@ -1,5 +1,5 @@
 // A limit in bytes per second for a file or an engine. Pieces of requests wait here until the limit admits their bytes. Requests take
-// turns; background requests come after all others. No thread blocks: the deadline thread releases the pieces when it is time.
+// turns; background requests come after all others. No thread blocks: the deadline thread releases the pieces when they are due.
 #pragma once
 
 #include <chrono>

@@ -187,7 +187,7 @@ class direct final : public data_path {
 
   static std::string unaligned_write() {
     return fmt::format(
-        "the write is not aligned to {}, so libcufile would rewrite whole blocks and could undo a concurrent write next to it",
+        "the write is not aligned to {}, so libcufile would rewrite whole blocks and could undo a concurrent write to adjacent bytes",
         direct_alignment);
   }
 

@@ -94,7 +94,7 @@ void await_turn(Operation& op, staging::feeders& watched) {
 
 class send_operation final : public pipe_operation, public channel::outgoing {
  public:
-  // made: the pipe does not know it yet. announced: the peer may request its tensors; inline tensors are sent with the announcement.
+  // made: not added to the pipe yet. announced: the peer may request its tensors; inline tensors are sent with the announcement.
   // pushed: devices write the tensors into the targets. ending: no more of it starts, but its memory is still in use. ended: the user is
   // notified.
   enum class stage : std::uint8_t { made, queued, announced, pushed, ending, ended };
@@ -125,7 +125,7 @@ class send_operation final : public pipe_operation, public channel::outgoing {
 
 class next_operation final : public pipe_operation {
  public:
-  // made: the pipe does not know it yet. written: the message has arrived and the peer writes its tensors into the posted targets, even if
+  // made: not added to the pipe yet. written: the message has arrived and the peer writes its tensors into the posted targets, even if
   // the pipe has since closed.
   enum class stage : std::uint8_t { made, waiting, written, ended };
 
@@ -149,7 +149,7 @@ class next_operation final : public pipe_operation {
 
 class receive_operation final : public pipe_operation, public channel::incoming {
  public:
-  // made: the pipe does not know it yet. waiting: for its streams. begun: its parts are arriving, or it was stopped.
+  // made: not added to the pipe yet. waiting: for its streams. begun: its parts are arriving, or it was stopped.
   enum class stage : std::uint8_t { made, waiting, begun, ended };
 
   receive_operation(std::shared_ptr<operation_owner> owner, std::shared_ptr<core::runtime> with)

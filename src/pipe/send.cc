@@ -261,7 +261,7 @@ void session::end(send_operation& op, io_result outcome, endings& ended) {
   std::erase(queued_, &op);
   if (op.guard != nullptr) {
     op.guard->store(0, std::memory_order_relaxed);
-    // An ARM processor may reorder the program's later stores before even a releasing store. The receiver would then read changed bytes and
+    // An ARM processor may reorder the program's later stores even before a store-release. The receiver would then read changed bytes and
     // still find the guard valid.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     guards_.free.push_back(op.guard);

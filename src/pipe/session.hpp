@@ -1,4 +1,4 @@
-// One end of a pipe: its queued and current transfers, and its knowledge about the peer. Thread-safe.
+// One end of a pipe: its queued and current transfers, and what it has learned about the peer. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -306,7 +306,7 @@ TEST_F(cache_use_contract, a_descriptor_that_was_opened_with_o_direct_stays_past
   {
     auto lent = house_.engine().adopt(fd);
     ASSERT_TRUE(lent.ok()) << told(lent.error());
-    expect_reason(*lent, "as its descriptor was opened");
+    expect_reason(*lent, "because its descriptor was opened with O_DIRECT");
     read_all(*lent);
     EXPECT_EQ(resident(), 0U);
     expect_reason(*lent, "read through it, as requested", {.cache = cache_use::keep});

@@ -27,13 +27,13 @@ struct transfer {
   request_priority priority = request_priority::normal;
 };
 
-// Puts the request in front of the error, unless the error already names the file. (An error from a failed copy or about a missing slab
+// Prefixes the error with the request, unless the error already names the file. (An error from a failed copy or about a missing slab
 // cannot name it.) Ok stays ok.
 status in_context(const status& error, const transfer& what, const file_core& file) noexcept;
 // Returns an error for an impossible range, a null pointer, or a deadline that has passed.
 status check(const transfer& what, const io_options& options);
 
-// For one thread at a time, which keeps the runtime alive. The members needed on completion share one cache line, because a batch has
+// Used by one thread at a time, which keeps the runtime alive. The members needed on completion share one cache line, because a batch has
 // thousands of admissions that complete on different cores than they started on. For the same reason a batch is listed as a whole, and each
 // admission only records whether it may be read.
 class alignas(64) admission {

@@ -88,7 +88,7 @@ void batch_copies::copy::one_came() noexcept {
 }
 
 void batch_copies::copy::go() noexcept {
-  // This includes the end of the file. Ending here would continue with the next copy on this stack, and the chain may have any length.
+  // Also true at the end of the file. Completing here would run the next copy on this stack, and the chain may be arbitrarily long.
   const bool nothing_there = !read_.ok() || read_.bytes_done == 0;
   if (refused_) {
     let_source_go();

@@ -350,7 +350,7 @@ bool collector::run() {
 
 // Returns the load for a lane to transfer: its share of the waiting requests, assuming that each load that may still start takes equally
 // many. Until the requests are sorted, they count as one load in flight; then each load counts. Requests that cannot be added to a load
-// end.
+// fail.
 load* collector::take() {
   small_request* first = nullptr;
   std::size_t count = 0;

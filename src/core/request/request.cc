@@ -348,7 +348,7 @@ void request::begins(path::job& item) noexcept {
 }
 
 void request::note(path::job& ended, std::uint64_t bytes, status error) noexcept {
-  // The request was stopped when all of the work was already done.
+  // The request was stopped after all of its work was done.
   if (bytes == ended.length && (error.code() == errc::cancelled || error.code() == errc::timed_out)) error = {};
   const auto now = now_ns();
   runtime().stats().count_piece(ended.path->kind(), ended.is_write, bytes, {ended.started_ns, now}, !error.ok());

@@ -1,4 +1,4 @@
-// Counts, for advise(), how requests are made when they complete. Free functions, safe to call from any thread. They cannot fail.
+// Counts how completed requests were made, for advise(). Free functions, safe to call from any thread. They cannot fail.
 #pragma once
 
 #include <cstdint>

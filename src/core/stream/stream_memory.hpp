@@ -112,9 +112,9 @@ class stream_memory {
     waiters heirs;                  // their slabs have become free
     waiters waiting;
     waiters waiting_ahead;
-    // The slabs that requests ahead of their streams must leave: at least one, without which no request could continue.
+    // The number of slabs that requests ahead of their streams must leave to others: at least one, because otherwise none could continue.
     [[nodiscard]] std::size_t reserve() const noexcept { return std::clamp<std::size_t>(slabs.size() / 4, 1, most_reserve); }
-    // The slabs that the users can keep busy.
+    // The number of slabs that the users can keep busy.
     [[nodiscard]] std::size_t wanted() const noexcept { return std::max(2 * users, at_once + most_reserve); }
     [[nodiscard]] waiters* to_wake() noexcept;  // the queue whose first waiter gets a slab; null: none
     [[nodiscard]] slab_waiter* next_to_wake(std::byte*& slab) noexcept;

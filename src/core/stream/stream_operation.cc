@@ -161,8 +161,8 @@ status stream_operation::find_room(const seen_allocation& seen) {
   return {};
 }
 
-// The request runs from its first entry on. Each wait depends only on earlier entries in the stream, because the driver may not accept the
-// rest until the stream is idle.
+// The request runs as soon as its first entry is enqueued. Each wait depends only on earlier entries in the stream, because the driver may
+// not accept the rest until the stream is idle.
 status stream_operation::put_onto(device::session& session) {
   const auto on = asked_.stream;
   std::array<std::byte*, stream_block::waves_at_once> slabs{};
@@ -386,8 +386,8 @@ void stream_operation::let_copy(std::size_t index, std::uint64_t bytes) {
 
 std::uint64_t stream_operation::shortest_part() const noexcept { return asked_.fixed ? least_part_bytes : least_part_bytes_in_turn; }
 
-// A request that blocks its stream is split across threads. Ahead of the stream, the other threads have other requests. The kernel
-// serializes writes to one file, so they form one part.
+// A request that blocks its stream is split across threads. If it runs ahead of the stream, the other threads have other requests. The
+// kernel serializes writes to one file, so they form one part.
 std::size_t stream_operation::crew_for(std::uint64_t bytes) const {
   if (admitted_.file().turns() != nullptr) return most_parts_;
   if (is_reached_) return std::min<std::size_t>(most_parts_, admitted_.file().mount().stream_lanes().count());

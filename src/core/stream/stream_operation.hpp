@@ -40,11 +40,12 @@ class stream_operation final : public slab_waiter, public stream_watched {
   stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what);
   // Shows the request in profiling tools until it completes.
   void show_as(sys::nvtx_range range) noexcept { range_ = std::move(range); }
-  // Reserves what the place of its memory requires, and starts the work that may run ahead of the stream.
+  // Reserves what its memory's location requires, and starts the work that may run ahead of the stream.
   status prepare(const staging::place& place, const seen_allocation& seen);
   // Ok: the request is on the stream, will complete, and reports its result in *bytes_done.
   status put_onto(device::session& session);
-  // Call after an error from either of these two. Drops the work in flight and waits until the stream has passed what was already enqueued.
+  // Call after either of these two functions has returned an error. Drops the work in flight and waits until the stream has passed what was
+  // already enqueued.
   struct given_up {
     bool is_told = false;      // ended has been called
     bool lacks_bytes = false;  // ended was called early: the last bytes of the read have not been copied
@@ -69,7 +70,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
     given_up,
   };
 
-  // Waits for the slab of one line of a plain read while earlier copies use it.
+  // Waits for the slab of a plain read's line while earlier copies use it.
   struct line_heir final : slab_waiter {
     void retain() noexcept override { owner->retain(); }
     void release() noexcept override { owner->release(); }
@@ -153,7 +154,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   io_result write(const part& which, const line& from);
   [[nodiscard]] std::vector<planned_piece> plan_write(const part& which) const;
 
-  // The values behind the pointers of a fixed request.
+  // The values that a fixed request's pointers point to.
   struct fixed_values {
     std::size_t length = 0;
     std::int64_t offset = 0;

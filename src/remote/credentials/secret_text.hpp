@@ -1,5 +1,5 @@
-// A secret text: a key, a token, a password. Only reveal() returns it, so it cannot get into a message or log by accident. It supports no
-// operation but comparison for equality, and its bytes are overwritten on destruction. A value; not thread-safe.
+// A secret text: a key, a token, a password. Only reveal() returns it, so it cannot get into a message or log by accident. Its only other
+// operation is comparison for equality, and its bytes are overwritten on destruction. A value; not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -150,7 +150,7 @@ class asker {
     return by_.exchange(asked, how_.stop_requested);
   }
 
-  // Waits before the next attempt. Returns an error if there is none.
+  // Waits before the next attempt. Returns an error if no attempts are left.
   status wait(const result<sys::web_answer>& answer, std::string_view method, unsigned tries) {
     auto problem = answer ? error_of(answer->status, what_.address.shown()) : answer.error().with_context(asked_for(method, what_.address));
     const bool took_long = !answer && problem.code() == errc::timed_out;

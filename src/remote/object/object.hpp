@@ -53,7 +53,7 @@ struct object_facts {
   std::uint64_t size = 0;
   version of{};                // unknown: the first response decides
   std::optional<url> found{};  // where redirects led when the object was opened
-  bool has_ranges = true;      // false: the server sends the whole object, as far as known
+  bool has_ranges = true;      // false: as far as known, the server sends only whole objects
 };
 
 // How to read an object whose server does not support ranges.

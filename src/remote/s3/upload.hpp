@@ -40,7 +40,7 @@ struct upload_facts {
   std::function<result<upload_target>(const std::string& region)> in_region;
   patience how;
   std::vector<header> headers{};                      // added to the request that creates the object
-  bool sends_md5 = false;                             // from the first request on, not only once the server requires it
+  bool sends_md5 = false;                             // with the first request, instead of only once the server requires it
   std::optional<bool> signs_payload{};                // nullopt: only over http
   std::uint64_t most_held_bytes = ~std::uint64_t{0};  // limit on the memory that parts use
 };
