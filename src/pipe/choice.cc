@@ -128,7 +128,7 @@ status session::reached(std::span<const std::byte> body) {
     }
   }
   if (std::none_of(sending_.begin(), sending_.end(), [](const auto& each) { return each.refusal.empty(); })) {
-    return {errc::unsupported, fmt::format("no channel leads to the peer ({})", reasons_of(sending_))};
+    return {errc::unsupported, fmt::format("no channel can reach the peer ({})", reasons_of(sending_))};
   }
   tell_carriers(*told);
   known_as_ = acquaintance::ready;
@@ -214,7 +214,7 @@ status session::choose_best(receive_operation& op, std::size_t tensor) {
   if (chosen == nullptr && !why_over().ok()) return why_over();
   if (chosen == nullptr) {
     return {errc::unsupported,
-            fmt::format("no channel leads from the peer's {} to the local {} ({})", source, target, reasons_of(choices))};
+            fmt::format("no channel can transfer from the peer's {} to the local {} ({})", source, target, reasons_of(choices))};
   }
   remember_way(from.device, to, of_all_tensors ? chosen : nullptr);
   note_route(source, target, std::move(choices));

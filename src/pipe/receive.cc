@@ -19,7 +19,7 @@ using channel::frame_kind;
 // Returns true if the process we are reading from has died.
 bool has_died(const status& why) { return why.domain() == error_domain::os && why.native() == ESRCH; }
 
-status received_before() { return {errc::invalid_argument, "this message was already received"}; }
+status received_before() { return {errc::invalid_argument, "this message has already been received"}; }
 
 }  // namespace
 

@@ -266,7 +266,7 @@ TEST(pipe_bench, what_cannot_be_is_named) {
            {{"pipe-bench", "--from", "moon:0", "--sizes", "4KiB"}, "moon:0"},
            {{"pipe-bench", "--channel", "pigeon"}, "pigeon"},
            {{"pipe-bench", "--url", "nowhere"}, "nowhere"},
-           {{"pipe-bench", "--to", "host:0", "--channel", "basic", "--sizes", "1MiB", "--seconds", "0.05"}, "no channel leads"}}) {
+           {{"pipe-bench", "--to", "host:0", "--channel", "basic", "--sizes", "1MiB", "--seconds", "0.05"}, "no channel can transfer"}}) {
     const ended_program ended = run(arguments);
     EXPECT_EQ(ended.exit_code, 1) << named;
     EXPECT_TRUE(contains(ended.err, named)) << ended.err;

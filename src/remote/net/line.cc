@@ -351,7 +351,7 @@ line::step line::take_chunks_from_text() {
         what_->length = what_->done;
         body_left_ = 0;
       }
-      if (body_left_ > 0) return broken({errc::io, fmt::format("{} ended its response {} bytes too early", to_->host(), body_left_)});
+      if (body_left_ > 0) return broken({errc::io, fmt::format("{} ended its response {} bytes early", to_->host(), body_left_)});
       return body_is_there();
     }
     if (next->body == 0) {
