@@ -400,7 +400,7 @@ def _register_buffer(base: int, size: int, flags: int) -> None:
 
 
 def _moved(move: Callable[[], int], used: RegisteredFile, address: int, *, is_write: bool, is_vector: bool = False) -> int:
-    """Runs attempt(), and counts the call in the statistics if they are enabled; a rejected call counts as an error.
+    """Runs attempt(), and counts the call in the statistics if they are enabled; a rejected call is counted as an error.
 
     `address`: for a vector, the first piece's address, whose device is used for the whole call.
     """

@@ -32,7 +32,7 @@ class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
     `settings` contains the store's "folder", plus "capacity_bytes", "durable" and "checksums", as for `penstock.kv.Store`.
 
     Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: if an object cannot be stored, its task
-    fails, if it cannot be loaded, it counts as a miss, and the logger "penstock" logs a warning.
+    fails, if it cannot be loaded, it is treated as a miss, and the logger "penstock" logs a warning.
     """
 
     def __init__(self, settings: dict[str, Any], l1_memory_desc: Any = None) -> None:

@@ -17,8 +17,8 @@ const status& no_memory() noexcept;
 // then not throw.
 bool prepare_to_throw() noexcept;
 
-// Returns step(), or instead() if step() runs out of memory or is not run because it could not throw. std::length_error counts as running
-// out of memory.
+// Returns step(), or instead() if step() runs out of memory or is not run because it could not throw. std::length_error is treated as
+// running out of memory.
 template <class Step, class Instead>
 auto or_without_memory(Step&& step, Instead&& instead) -> decltype(step()) {
   if (!prepare_to_throw()) return instead();

@@ -96,7 +96,7 @@ void counters::count_buffer(int gpu, counted what, bool ok) noexcept {
   if (what == counted::buffer_deregister && ok) ++of.deregistered;
 }
 
-// If any part was GPU-direct, the whole transfer counts as GPU-direct.
+// If any part was GPU-direct, the whole transfer is counted as GPU-direct.
 void counters::ways::add(const io_result& outcome, direct_way way) noexcept {
   if (outcome.direct_bytes == 0) {
     ++posix;

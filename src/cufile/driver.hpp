@@ -39,7 +39,7 @@ inline constexpr int advertised_version = 1170;
 // versions are unknown.
 std::optional<int> parse_version(std::string_view text) noexcept;
 
-// The descriptors that have a handle. A descriptor number that was closed and reused for another file counts as a different descriptor.
+// The descriptors that have a handle. A descriptor number that was closed and reused for another file is treated as a different descriptor.
 // Thread-safe.
 class descriptor_set {
   struct member {

@@ -28,7 +28,7 @@ class host_event {
   std::uint64_t begin();
   void finish(std::uint64_t recording, std::shared_ptr<host_failure> failure);
 
-  // An event that was never recorded counts as reached. Errors: those of the work before it.
+  // An event that was never recorded is considered reached. Errors: those of the work before it.
   result<bool> reached();
   status wait();
   // For another stream: the number of announced recordings, and a wait until one of them is reached.

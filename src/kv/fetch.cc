@@ -13,7 +13,7 @@ namespace penstock::kv {
 
 namespace {
 
-// For a value that is repeatedly replaced while it is being read. After this many attempts it counts as absent.
+// For a value that is repeatedly replaced while it is being read. After this many attempts, it is treated as absent.
 constexpr unsigned most_fetch_rounds = 8;
 
 }  // namespace

@@ -77,7 +77,7 @@ bool is_switch_port(const registers& shown) {
   return type == 5 || type == 6;
 }
 
-// depth: the number of bridges above this one. If the registers are hidden, a bridge below another bridge counts as a switch port.
+// depth: the number of bridges above this one. If the registers are hidden, a bridge below another bridge is assumed to be a switch port.
 pci_bridge describe_bridge(const tree& from, const std::string& address, std::size_t depth) {
   const auto folder = fmt::format("{}/{}", devices_folder, address);
   const registers shown(from.read(folder + "/config", 4096).value_or(""));

@@ -21,7 +21,7 @@ class tree {
   // Returns the path under which this process finds that machine's file `path`, which must begin with '/'.
   [[nodiscard]] std::string outside(const std::string& path) const { return root_ + path; }
 
-  // Records everything read from now on; the tree is then not thread-safe. Null stops recording.
+  // Records everything read after this call; the tree is then not thread-safe. Null stops recording.
   void log_to(tree_log* log) { log_ = log; }
 
   [[nodiscard]] bool exists(const std::string& path) const;

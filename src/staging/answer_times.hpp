@@ -20,7 +20,7 @@ class answer_times {
  public:
   static constexpr unsigned most_at_once = 256;
   static constexpr unsigned first_at_once = 32;  // until a rate is known
-  // A file system with this response time counts as slow until the time halves.
+  // A file system with this response time is considered slow until the time halves.
   static constexpr std::int64_t late_ns = 1'000'000;
   // Until a read has been timed, no more than this many bytes are read past the page cache at a time (if possible), in order to time them.
   static constexpr std::uint64_t untimed_bytes = std::uint64_t{16} << 20;

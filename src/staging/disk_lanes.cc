@@ -20,7 +20,7 @@ constexpr unsigned max_ring_buffers = 16;
 // Includes tasks whose copies came first. They already have slabs, so starting them late gains nothing.
 constexpr unsigned most_tasks = 2 * disk_lanes::tasks_in_flight;
 constexpr unsigned max_piece_retries = 64;
-constexpr unsigned max_failed_reaps = 100;  // in a row; after these the ring counts as dead
+constexpr unsigned max_failed_reaps = 100;  // consecutive; then the ring is considered dead
 
 void cancel(ring_task& task) {
   for (auto& piece : task.pieces) piece.error = ECANCELED;

@@ -9,7 +9,7 @@ bool right_of_way::may_take(std::int64_t now_ns) noexcept {
   std::int64_t waited_since = 0;
   {
     const std::lock_guard guard(lock_);
-    const auto ended = ended_.load();  // read before begun_, so that work that ends in between counts as in progress
+    const auto ended = ended_.load();  // read before begun_, so that work that completes in between is counted as in progress
     const auto begun = begun_.load();
     if (begun != seen_ || begun != ended) {
       seen_ = begun;

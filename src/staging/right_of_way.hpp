@@ -39,7 +39,7 @@ class right_of_way {
   void end_background() noexcept { background_.fetch_sub(1, std::memory_order_relaxed); }
   [[nodiscard]] bool is_asked() const noexcept { return background_.load(std::memory_order_relaxed) > 0; }
 
-  // Returns true if a background work item may be taken at this time on std::chrono::steady_clock. If true, it counts as taken.
+  // Returns true if a background work item may be taken at this time on std::chrono::steady_clock. If true, the item is recorded as taken.
   bool may_take(std::int64_t now_ns) noexcept;
 
  private:

@@ -17,7 +17,7 @@ void be_nice() noexcept;
 // Converts the error that std::thread raises when a worker cannot start into errc::out_of_memory.
 status no_worker(const std::system_error& problem);
 
-// Returns true if the calling thread is a worker, or counts as one. No engine may be destroyed on it.
+// Returns true if the calling thread is a worker, or is treated as one. No engine may be destroyed on it.
 bool on_worker_thread() noexcept;
 
 // Makes the calling thread count as a worker during its own lifetime. Used, for example, for a driver thread that may release the last

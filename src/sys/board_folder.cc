@@ -228,7 +228,7 @@ status linux_board_folder::publish(std::span<const std::byte> start) {
   return written;
 }
 
-// Removes boards that belong to this folder but that no process has attached and no file refers to. They remain if somebody deletes the
+// Removes boards that belong to this folder but that no process has attached and no file refers to. They remain if a user deletes the
 // files of killed processes.
 void linux_board_folder::remove_orphans() {
   constexpr int most_looked_at = 4096;

@@ -269,7 +269,7 @@ class linux_peer_door final : public peer {
 
   void await_connected(int fd, std::chrono::milliseconds most) noexcept override {
     pollfd asked{fd, POLLOUT, 0};
-    (void)::poll(&asked, 1, static_cast<int>(most.count()));  // not retried on EINTR: whoever sent the signal wants the wait to end
+    (void)::poll(&asked, 1, static_cast<int>(most.count()));  // not retried on EINTR: the signal was sent to end the wait
   }
 
   result<credentials> credentials_of(int fd) override {

@@ -130,7 +130,7 @@ result<std::uint64_t> resident_by_mincore(const file_range& range) {
 constexpr std::uint64_t bytes_per_sample = std::uint64_t{1} << 20;
 constexpr std::uint64_t least_samples = 4;
 constexpr std::uint64_t most_samples = 64;
-// The I/O that a sample starts may complete before the kernel checks the page, which then counts as present: virtual machines are often
+// The I/O that a sample starts may complete before the kernel checks the page, which then appears to be present: virtual machines are often
 // preempted exactly there by the process that serves their disk. The kernel's per-thread I/O accounting reveals such cases. Without that
 // accounting, one sample in samples_per_mistake, but at least one, may be mistakenly found present: on a busy machine it was one in 130.
 constexpr std::uint64_t samples_per_mistake = 16;

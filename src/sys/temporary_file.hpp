@@ -17,7 +17,7 @@ class temporary_file {
   // Creates the file in a folder; in /var/tmp or /tmp if folder is empty. Errors: io (errno); the message names the folder.
   static result<temporary_file> make(const std::string& folder);
 
-  // Appends bytes. Blocks. Leaves a tenth of the file system free. Errors: io (errno, ENOSPC); on error, nothing counts as appended.
+  // Appends bytes. Blocks. Leaves a tenth of the file system free. Errors: io (errno, ENOSPC); on error, nothing has been appended.
   status append(const std::byte* bytes, std::size_t length);
   // Reads bytes that were appended earlier. Blocks. Errors: io.
   status read(std::byte* target, std::size_t length, std::uint64_t offset) const;

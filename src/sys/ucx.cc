@@ -578,7 +578,7 @@ void sleep(fabric_state& of, std::optional<steady::time_point> limit) {
   waited.push_back({of.wake.descriptor(), POLLIN, 0});
   for (const auto& line : of.lines) {
     const auto armed = ucx().worker_arm(line->worker);
-    if (armed == UCS_ERR_BUSY) return;  // something has arrived in the meantime
+    if (armed == UCS_ERR_BUSY) return;  // something has just arrived
     if (armed != UCS_OK) {
       fail(*line, error_of(armed, "ucp_worker_arm"));
       return;

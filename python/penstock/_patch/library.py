@@ -21,5 +21,5 @@ def library_names() -> list[str]:
 def library_attribute(name: str) -> Any:
     """Raises ImportError if the library is not installed, and AttributeError if it lacks the name."""
     library = importlib.import_module("safetensors")
-    made = importlib.import_module("safetensors._safetensors_rust")  # the library's compiled module, which nobody replaces
+    made = importlib.import_module("safetensors._safetensors_rust")  # the library's compiled module, which is never replaced
     return getattr(made, name) if hasattr(made, name) else getattr(library, name)

@@ -304,7 +304,7 @@ class DoorFile:
         return name not in self._touched
 
     def touch(self, name: str) -> None:
-        """Marks the tensor as possibly changed, so that its values come from CPU memory from now on."""
+        """Marks the tensor as possibly changed, so that its values are read from CPU memory afterwards."""
         self._touched.add(name)
         if self._aheads:
             row = self.row(name)

@@ -386,7 +386,7 @@ class _Batch:
         return self._tensors.pop(row)
 
     def drop(self, row: int) -> None:
-        """Gives up a tensor that nobody takes."""
+        """Discards a tensor that will not be taken."""
         with self._lock:
             self._rows.pop(row)
         self._tensors.pop(row, None)

@@ -23,7 +23,7 @@ std::string peer_tables(const nlohmann::json& report);
 std::string report_machine(const nlohmann::json& report);
 extern const char* const report_style;
 
-// Return a number from the report, or 0; or a string, or an empty one. A value that is null or of another type counts as missing.
+// Return a number from the report, or 0; or a string, or an empty one. A value that is null or has another type is treated as missing.
 double number_in(const nlohmann::json& object, const char* name);
 std::string text_in(const nlohmann::json& object, const char* name);
 // Returns a number of bytes; 0 if the value cannot be one.
