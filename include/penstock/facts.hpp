@@ -101,8 +101,8 @@ struct usage_stats {
   std::uint64_t sequential_writes = 0, sequential_write_bytes = 0, sequential_write_ns = 0;
   // Other blocking reads up to 128 KiB from the file that the same thread read last.
   std::uint64_t lone_reads = 0, lone_read_bytes = 0, lone_read_ns = 0;
-  // Destroyed registrations from register_memory(), and the time spent to register and unregister them; of these, registrations that served
-  // at most four requests, and the number of those requests.
+  // Completed registrations from register_memory(), and the time spent on registering and unregistering memory; the same for registrations
+  // that served at most four requests, and the number of requests that they served.
   std::uint64_t registrations = 0, registration_ns = 0;
   std::uint64_t short_registrations = 0, short_registration_ns = 0, short_registration_requests = 0;
   // Pieces that took a different route from the rest of the request, through the page cache or a buffer, because they were not aligned.
@@ -129,9 +129,9 @@ struct usage_stats {
   std::uint64_t held_pieces = 0, held_bytes = 0, held_ns = 0;
   // Bytes read from file systems with a slow server rather than from the page cache, and the time with at least one such piece in flight.
   std::uint64_t late_read_bytes = 0, late_read_ns = 0;
-  // Object servers: requests of every kind; retried requests; of these, requests that the server throttled, and the time with at least one
-  // throttled; connections made; redirects; object bytes; of these, bytes over TLS, and the time with at least one thread receiving as fast
-  // as its core allows; objects without a strong ETag; objects read as a whole, in order, because their server does not support ranges;
+  // Object servers: requests of every kind; retried requests; retried requests that the server throttled, and the time with at least one
+  // throttled; connections made; redirects; object bytes; object bytes over TLS, and the time with at least one thread receiving as fast as
+  // its core allows; objects without a strong ETag; objects read as a whole, in order, because their server does not support ranges;
   // pieces continued on another connection because the first was far slower than others; and how often reads waited for their share of the
   // pinned memory, and the time with at least one server's reads waiting.
   std::uint64_t remote_requests = 0, remote_retries = 0, remote_put_offs = 0, remote_put_off_ns = 0;

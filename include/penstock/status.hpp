@@ -89,7 +89,7 @@ class PENSTOCK_API bad_result : public std::logic_error {
 };
 [[noreturn]] PENSTOCK_API void throw_bad_result(const status& error);
 
-// A value, or the error why there is none. Check it before you read the value: * and -> on a failed result throw bad_result.
+// A value, or the error that explains why there is none. Check it before you read the value: * and -> on a failed result throw bad_result.
 template <class T>
 class [[nodiscard]] result {
  public:

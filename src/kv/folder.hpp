@@ -67,7 +67,7 @@ class folder {
 [[nodiscard]] status preallocate(const descriptor& file, std::uint64_t bytes, const std::string& path);
 // Reads up to to.size() bytes; fewer only at the end of the file.
 [[nodiscard]] result<std::size_t> read_at(const descriptor& file, std::span<std::byte> to, std::uint64_t offset, const std::string& path);
-// The number of bytes written, and the error if not all were.
+// The number of bytes written, and the error if some were not.
 struct written {
   std::size_t bytes = 0;
   status error{};

@@ -57,7 +57,7 @@ class index_log {
   result<bool> read_new(const std::function<bool(const record&)>& apply);
   // Truncates the file at end().
   status cut();
-  // Appends records at end(). Returns how many were written, and the error if not all were. A partly written record is truncated.
+  // Appends records at end(). Returns how many were written, and the error if some were not. A partly written record is truncated.
   struct appended {
     std::size_t count = 0;
     status error{};

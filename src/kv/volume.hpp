@@ -79,7 +79,7 @@ class volume {
   status reopen_index();
   struct dropped {
     std::size_t count = 0;
-    status error{};  // the error if not all were dropped
+    status error{};  // the error if some were not dropped
   };
   dropped drop_listed(std::span<const catalogue::entry* const> victims);
   status evict(std::span<const catalogue::entry* const> victims);

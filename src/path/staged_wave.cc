@@ -43,7 +43,7 @@ void staged::read_in_wave(job& item) {
   if (shared.remaining.fetch_sub(1, std::memory_order_acq_rel) == 1) wave_read(shared);
 }
 
-// Returns ok when the wave has its slab, or the reason why there is none.
+// Returns ok once the wave has its slab, or the reason why it gets none.
 status staged::enter(wave& shared, const job& item) {
   auto seen = wave::state::untaken;
   if (shared.slab_state.compare_exchange_strong(seen, wave::state::taking)) {

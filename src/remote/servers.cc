@@ -153,7 +153,7 @@ class servers::visitors {
   auto visit(Call call) -> decltype(call(std::declval<network&>())) {
     {
       const std::lock_guard guard(lock_);
-      if (whose_ == nullptr) return status(errc::closed, "the engine has ended");
+      if (whose_ == nullptr) return status(errc::closed, "the engine was destroyed");
       ++inside_;
     }
     auto come = or_no_memory([&] { return call(*whose_); });

@@ -31,10 +31,10 @@ class right_of_way {
   // told: may be null; must outlive this object.
   explicit right_of_way(background_waits* told = nullptr) noexcept : told_(told) {}
 
-  // Report that normal work items start, or have ended.
+  // Report that normal work items start, or have completed.
   void enter(std::uint64_t works = 1) noexcept { begun_.fetch_add(works); }
   void leave(std::uint64_t works = 1) noexcept { ended_.fetch_add(works); }
-  // Report that a background request starts, or has ended. Normal work has to be reported only in between.
+  // Report that a background request starts, or has completed. Normal work must be reported only in between.
   void begin_background() noexcept { background_.fetch_add(1, std::memory_order_relaxed); }
   void end_background() noexcept { background_.fetch_sub(1, std::memory_order_relaxed); }
   [[nodiscard]] bool is_asked() const noexcept { return background_.load(std::memory_order_relaxed) > 0; }

@@ -20,7 +20,7 @@ status no_worker(const std::system_error& problem);
 // Returns true if the calling thread is a worker, or is treated as one. No engine may be destroyed on it.
 bool on_worker_thread() noexcept;
 
-// Makes the calling thread count as a worker during its own lifetime. Used, for example, for a driver thread that may release the last
+// Treats the calling thread as a worker during its own lifetime. Used, for example, for a driver thread that may release the last
 // reference to an engine.
 class worker_scope {
  public:

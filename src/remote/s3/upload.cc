@@ -541,7 +541,7 @@ status upload::check_holes(std::uint64_t total) const {
 status upload::complete(bool replace) {
   return or_no_memory([&]() -> status {
     lock guard(lock_);
-    if (is_over_) return {errc::closed, "the upload has ended"};
+    if (is_over_) return {errc::closed, "the upload has already been completed or aborted"};
     if (!problem_.ok()) return problem_;
     const auto total = size_.value_or(written_end_);
     if (auto hole = check_holes(total); !hole.ok()) return hole;
