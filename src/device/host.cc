@@ -380,7 +380,7 @@ result<memory_info> host_driver::classify(const void* memory) {
 
 result<session*> host_driver::open(int ordinal, void* context) {
   if (auto wrong = check(ordinal); !wrong.ok()) return wrong;
-  if (context != nullptr) return status(errc::invalid_argument, "host:0: only has the primary context");
+  if (context != nullptr) return status(errc::invalid_argument, "host:0 has only the primary context");
   return sessions_[static_cast<std::size_t>(ordinal)].get();
 }
 

@@ -11,7 +11,7 @@ namespace penstock::kv {
 namespace {
 
 // Merges pieces with the ones before them. Caches the allocation of the last lookup, because a driver call takes half a microsecond. Use it
-// for pieces that are checked immediately one after the other.
+// for pieces that are checked in immediate succession.
 class piece_joiner {
  public:
   explicit piece_joiner(core::memory_map& memory) noexcept : memory_(memory) {}

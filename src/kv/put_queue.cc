@@ -228,7 +228,7 @@ void put_queue::finish(round& ended) {
   }
 }
 
-// In reverse order, so that the first key of a call counts as the most recently used when the store is reopened. If a key occurs twice, its
+// In reverse order, so that the first key of a call is the most recently used when the store is reopened. If a key occurs twice, its
 // later value is kept.
 std::vector<const put_queue::placed_put*> put_queue::in_order_of_records(const round& ended) {
   std::vector<const placed_put*> order;

@@ -85,7 +85,7 @@ std::array<std::byte, header_bytes> encode(const index_header& header) noexcept 
 
 result<index_header> parse_header(std::span<const std::byte> bytes) {
   if (bytes.size() < header_bytes || std::memcmp(bytes.data(), index_magic.data(), index_magic.size()) != 0)
-    return status(errc::unsupported, "not the index of a store");
+    return status(errc::unsupported, "not a store index");
   if (number_at<std::uint32_t>(&bytes[8]) != index_version || number_at<std::uint32_t>(&bytes[12]) != block_bytes)
     return status(errc::unsupported, fmt::format("the index has version {}, but this library supports version {}",
                                                  number_at<std::uint32_t>(&bytes[8]), index_version));

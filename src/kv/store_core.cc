@@ -68,7 +68,7 @@ call store_core::get(std::span<const item> items, callback& done) {
   return begun(op, done, items, [&] { gets_.add(*op, items); });
 }
 
-// Runs on the caller's thread, because it waits in any case.
+// Runs on the caller's thread, because the caller waits for the result.
 std::vector<key_result> store_core::get_and_wait(std::span<const item> items) {
   const counted_call counted(under_way_);
   std::vector<key_result> results(items.size());

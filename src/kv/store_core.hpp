@@ -28,7 +28,7 @@ class store_core {
   // Returns why a call cannot start now; ok if it can. writes: the call changes the store.
   [[nodiscard]] status refusal(bool writes) const;
 
-  // Move from done if they return. Throw bad_alloc; in that case nothing has started.
+  // Move from done, unless they throw. Throw bad_alloc; in that case nothing has started.
   call put(std::span<const item> items, callback& done);
   call get(std::span<const item> items, callback& done);
   std::vector<key_result> get_and_wait(std::span<const item> items);

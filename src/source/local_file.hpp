@@ -14,7 +14,7 @@ namespace penstock::source {
 struct lent_as {
   std::string name{};          // empty: "descriptor N"
   bool direct_writes = false;  // write directly even if the descriptor is not O_DIRECT
-  // Released when the file is closed. Destroying this object closes the descriptor if nobody else does.
+  // Released when the file is closed. Destroying this object closes the descriptor if no other code does.
   std::shared_ptr<const void> held{};
   std::string told{};  // the text for source::told()
   // True: use a duplicate, so that closing the descriptor and reusing its number has no effect.

@@ -26,7 +26,7 @@ inline constexpr std::array counter_table{
                   "Bytes read by other blocking reads of up to 128 KiB by one thread alone"},
     usage_counter{"lone_read_ns", &usage_stats::lone_read_ns, "Time spent in other blocking reads of up to 128 KiB by one thread alone"},
     usage_counter{"registrations", &usage_stats::registrations, "Completed memory registrations"},
-    usage_counter{"registration_ns", &usage_stats::registration_ns, "Time that registering and deregistering memory took"},
+    usage_counter{"registration_ns", &usage_stats::registration_ns, "Time spent on registering and deregistering memory"},
     usage_counter{"short_registrations", &usage_stats::short_registrations, "Registrations that served at most four requests"},
     usage_counter{"short_registration_ns", &usage_stats::short_registration_ns,
                   "Time spent on registrations that served at most four requests"},

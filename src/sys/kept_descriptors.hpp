@@ -1,7 +1,7 @@
 // Closes files without losing the program's record locks. POSIX ties these locks to the process and the file: closing any descriptor of a
 // file drops all of them (fcntl(2), "Advisory record locking"), even those taken through another descriptor. So a descriptor is closed only
-// if nobody holds a lock on its file. Until then it is kept, and reused when the same file is opened in the same mode. Owned by the kernel
-// object; thread-safe.
+// if no process holds a lock on its file. Until then it is kept, and reused when the same file is opened in the same mode. Owned by the
+// kernel object; thread-safe.
 #pragma once
 
 #include <atomic>
