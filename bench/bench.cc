@@ -135,9 +135,9 @@ std::vector<row_result> run_rows(const std::vector<const row*>& chosen, workbenc
 bool run_sizes(workbench& bench, std::size_t rows, const report_table* table, size_sweep& sweep) {
   const auto sizes = sizes_of(bench.settings);
   if (sizes.empty()) return true;
-  if (table != nullptr) print_output("\ncalls of each size, from one thread\n");
+  if (table != nullptr) print_output("\ncalls by size, from one thread\n");
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    tell(bench.settings, fmt::format("calls of {} KiB", sizes[i] >> 10), static_cast<unsigned>(rows + i), rows + sizes.size());
+    tell(bench.settings, fmt::format("{} KiB calls", sizes[i] >> 10), static_cast<unsigned>(rows + i), rows + sizes.size());
     const std::size_t known = sweep.points.size();
     if (!measure_size(bench, sizes[i], sweep).ok()) return false;
     tell(bench.settings, "", static_cast<unsigned>(rows + i + 1), rows + sizes.size());

@@ -11,27 +11,27 @@ namespace penstock::bench {
 namespace {
 
 constexpr std::array<row, 20> registry{{
-    {"hot-4g", "file in the page cache, one call for all of it", row_kind::hot, hot_4g},
-    {"hot-4g-cpu", "the same, preferring few CPU seconds", row_kind::hot, hot_4g_cpu},
-    {"hot-16m", "file in the page cache, calls of 16 MiB from one thread", row_kind::hot, hot_16m},
-    {"hot-1m", "calls of 1 MiB from one thread", row_kind::hot, hot_1m},
-    {"hot-16m-ahead", "calls of 16 MiB from one thread, of a file that is declared immutable", row_kind::hot, hot_16m_ahead},
-    {"hot-1m-ahead", "calls of 1 MiB from one thread, of a file that is declared immutable", row_kind::hot, hot_1m_ahead},
-    {"hot-1m-t8", "calls of 1 MiB from 8 threads", row_kind::hot, hot_1m_t8},
-    {"call-4k", "blocking reads of 4 KiB in the page cache, one after the other", row_kind::hot, call_4k},
-    {"call-64k", "blocking reads of 64 KiB in the page cache", row_kind::hot, call_64k},
+    {"hot-4g", "file in the page cache, read in one call", row_kind::hot, hot_4g},
+    {"hot-4g-cpu", "the same, with as little CPU time as possible", row_kind::hot, hot_4g_cpu},
+    {"hot-16m", "file in the page cache, 16 MiB calls from one thread", row_kind::hot, hot_16m},
+    {"hot-1m", "1 MiB calls from one thread", row_kind::hot, hot_1m},
+    {"hot-16m-ahead", "16 MiB calls from one thread, on a file that is declared immutable", row_kind::hot, hot_16m_ahead},
+    {"hot-1m-ahead", "1 MiB calls from one thread, on a file that is declared immutable", row_kind::hot, hot_1m_ahead},
+    {"hot-1m-t8", "1 MiB calls from 8 threads", row_kind::hot, hot_1m_t8},
+    {"call-4k", "4 KiB blocking reads from the page cache, one after another", row_kind::hot, call_4k},
+    {"call-64k", "64 KiB blocking reads from the page cache", row_kind::hot, call_64k},
     {"batch-4k-hot", "random 4 KiB pieces in the page cache, scattered in device memory, one batch", row_kind::hot, batch_4k_hot},
     {"unaligned", "1 GiB in the page cache: offset +1, odd length, device pointer +3", row_kind::hot, unaligned},
-    {"cold-4g", "file not in the page cache, one call for all of it", row_kind::cold, cold_4g},
-    {"half-hot", "every second 16 MiB in the page cache, against reading only the others", row_kind::cold, half_hot},
+    {"cold-4g", "file not in the page cache, read in one call", row_kind::cold, cold_4g},
+    {"half-hot", "every second 16 MiB in the page cache, compared with reading only the others", row_kind::cold, half_hot},
     {"batch-4k-cold", "random 4 KiB pieces not in the page cache, one batch", row_kind::cold, batch_4k_cold},
     {"unaligned-cold", "1 GiB not in the page cache: offset +1, odd length, device pointer +3", row_kind::cold, unaligned_cold},
     {"write-hot", "device memory over a file in the page cache, one call", row_kind::hot, write_hot},
-    {"write-direct", "device memory over a file on the disk, past the page cache, one call", row_kind::cold, write_direct},
+    {"write-direct", "device memory over a file on the disk, bypassing the page cache, one call", row_kind::cold, write_direct},
     {"write-new", "device memory to a new file, with and without the page cache", row_kind::cold, write_new},
     {"start", "an engine from its creation to the end of its first 4 KiB read", row_kind::neither, start},
     // Must be last, because it reports on all other rows.
-    {"pinned", "pinned host memory: none before the first transfer, and the most during all rows", row_kind::neither, pinned},
+    {"pinned", "pinned host memory: none before the first transfer, and the maximum during all rows", row_kind::neither, pinned},
 }};
 
 enum class figure : std::uint8_t { fraction, cpu_per_gb, gbs, us_each, p50_us, ratio, milliseconds, pinned_mib };

@@ -1,1 +1,1 @@
-"""The lowest floor of the package: devices, errors, futures, files and memory. Imports the native module and nothing above."""
+"""The lowest layer of the package: devices, errors, futures, files and memory. Imports the native module and nothing above."""

@@ -39,7 +39,7 @@ DoneAndNotDone.__module__ = "penstock"  # its public home, which pickles name
 
 
 class _Ended:
-    """Yields each future once, when it is done. Call close() when you need no more."""
+    """Yields each future once it is done. Call close() to stop early."""
 
     def __init__(self, futures: Iterable[Future[Any]], timeout: float | None) -> None:
         """`timeout`: in seconds from now, for all futures together. Raises ValueError if it is not a number."""
@@ -109,7 +109,7 @@ def wait(
 
 
 def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> Iterator[Future[T]]:
-    """Yields each future once, when it is done. Raises TimeoutError after `timeout` seconds."""
+    """Yields each future once it is done. Raises TimeoutError after `timeout` seconds."""
     ended = _Ended(futures, timeout)
     try:
         while ended.waiting:

@@ -1,1 +1,1 @@
-"""penstock.load() and penstock.save(), fromfile() and tofile(): files of every kind. Stands on the modules for each format."""
+"""penstock.load() and penstock.save(), fromfile() and tofile(): files of every kind. Uses the modules for each format."""

@@ -147,7 +147,7 @@ def load(
                 done = file.read_into(memory, offset, nbytes) if nbytes else 0
             if done == nbytes:
                 return array
-            there = done  # the file was truncated in the meantime
+            there = done  # the file was truncated while it was being read
 
 
 def _load_kind(content: Content, kind: Kind, request: Request) -> Any:

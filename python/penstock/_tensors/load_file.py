@@ -280,7 +280,7 @@ def check_type(file: str, name: str, word: str, shape: tuple[int, ...], place: F
 
 
 def check_wanted(files: list[Source], names: set[str] | None, slices: Slices | None) -> None:
-    """Raises SafetensorError for names that none of the files contains."""
+    """Raises SafetensorError for names that no file contains."""
     asked = dict.fromkeys(sorted(names) if names is not None else ())
     if isinstance(slices, Mapping):
         asked.update(dict.fromkeys(slices))

@@ -36,7 +36,8 @@ def load_sharded(
     - `filename`, `framework`, `names`, `storage_options`: as for `load_file()`.
     - `devices`: each rank's device, in rank order. A device may appear more than once.
     - `shard`: maps name patterns as in `fnmatch` ("*.q_proj.weight") to the dimension in which to split tensors into equal parts, one per device. The
-      first matching pattern applies; None, or no match, gives the whole tensor to each device. May also be a function that takes a tensor's name and shape.
+      first matching pattern applies; None, or no match, gives the whole tensor to each device. May also be a function that takes a tensor's name
+      and shape.
 
     The file is read once. Each part uses its own GPU's link. A tensor for all devices is read into the first one, and then copied from GPU to GPU if
     they have direct access to each other. All tensors on a device are views of one allocation, each at a multiple of 256 bytes.

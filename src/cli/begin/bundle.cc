@@ -248,8 +248,8 @@ std::string introduction(const bundle& made) {
   std::string out = fmt::format(
       "penstock check --bundle, Penstock {}\n\n"
       "This bundle contains versions and the names of files, mounts, drives and servers. It contains only these environment variables:\n"
-      "PENSTOCK_*, CUFILE_* and KVIKIO_*. Keys, tokens and credentials in URLs are replaced by {};\n"
-      "review the bundle before you send it nevertheless. It contains no data from your files.\n\n",
+      "PENSTOCK_*, CUFILE_* and KVIKIO_*. Keys, tokens and credentials in URLs are replaced by {},\n"
+      "but review the bundle before you send it. It contains no data from your files.\n\n",
       version(), removed_mark);
   for (const auto& each : made.entries) out += fmt::format("{}: {}\n", each.name, each.what);
   for (const auto& each : made.unread) out += fmt::format("not included: {}\n", each);

@@ -185,7 +185,7 @@ void add_bench(CLI::App& app, command& chosen) {
       ->type_name("[FILE]")
       ->expected(0, 1);
   sub.add_option("--sizes", wanted->sizes,
-                 "Also measure calls of these sizes, from one thread: 4KiB,1MiB (default with --report: 4KiB to 64MiB)")
+                 "Also measure calls with these sizes, from one thread: 4KiB,1MiB (default with --report: 4KiB to 64MiB)")
       ->type_name("SIZE,...")
       ->delimiter(',');
   auto* page =

@@ -129,8 +129,8 @@ std::string cpu_figure(const json& report) {
     const double cost = number_in(each, "cpu_s_per_gb");
     const std::string size = format_size(bytes_in(each, "call_bytes"));
     const bool is_plain = series == "pread" || series == "O_DIRECT";
-    plot.bars.push_back({fmt::format("{}{}, calls of {}", is_plain ? "plain " : "", series, size), cost,
-                         fmt::format("{:.3f} CPU s/GB", cost), is_plain ? plain : ours});
+    plot.bars.push_back({fmt::format("{}{}, {} calls", is_plain ? "plain " : "", series, size), cost, fmt::format("{:.3f} CPU s/GB", cost),
+                         is_plain ? plain : ours});
   }
   return draw(plot);
 }

@@ -41,7 +41,7 @@ std::vector<key_figure> key_figures(const json& report) {
                                                           : "one call"});
     } else if (const json* best = best_of(report, series)) {
       out.push_back(
-          {title, fmt::format("{:.1f} GB/s", number_in(*best, "gb_per_s")), "calls of " + format_size(bytes_in(*best, "call_bytes"))});
+          {title, fmt::format("{:.1f} GB/s", number_in(*best, "gb_per_s")), format_size(bytes_in(*best, "call_bytes")) + " calls"});
     }
   };
   add_speed("hot-4g", "hot", "file in the page cache");

@@ -90,8 +90,8 @@ html_table ceilings_table(const json& report) {
   const auto add = [&](const char* key, const char* name, const char* unit, const std::string& how) {
     if (number_in(from, key) > 0) table.rows.push_back({name, fmt::format("{:.2f} {}", number_in(from, key), unit), how});
   };
-  add("link_to_device_gb_per_s", "pinned memory to the device", "GB/s", "copies of 64 MiB, best of 5");
-  add("link_from_device_gb_per_s", "the device to pinned memory", "GB/s", "copies of 64 MiB, best of 5");
+  add("link_to_device_gb_per_s", "pinned memory to the device", "GB/s", "64 MiB copies, best of 5");
+  add("link_from_device_gb_per_s", "the device to pinned memory", "GB/s", "64 MiB copies, best of 5");
   add("copy_4k_us", "one 4 KiB copy, including the wait", "us", "median");
   add("page_cache_to_memory_gb_per_s", "page cache to memory, pread", "GB/s", text_in(from, "page_cache_to_memory_how"));
   add("direct_read_gb_per_s", "disk to memory, O_DIRECT with io_uring", "GB/s", text_in(from, "direct_read_how"));
@@ -117,8 +117,7 @@ html_table peer_figures_table(const json& report) {
   html_table table{"Figures of other libraries", {"library", "what", "GB/s", "us", "CPU s/GB"}, {}, 2, 0};
   for (const json& peer : list_in(report, "peers")) {
     for (const json& point : list_in(peer, "points")) {
-      table.rows.push_back({text_in(peer, "name"),
-                            fmt::format("{}, calls of {}", text_in(point, "series"), bytes_text(point, "call_bytes")),
+      table.rows.push_back({text_in(peer, "name"), fmt::format("{}, {} calls", text_in(point, "series"), bytes_text(point, "call_bytes")),
                             figure(point, "gb_per_s", 3), figure(point, "us", 2), figure(point, "cpu_s_per_gb", 3)});
     }
     for (const json& row : list_in(peer, "rows")) {
