@@ -57,7 +57,8 @@ nb::object read(nb::object self, optional_size size) {
   file.last_memory = {"", memory};
   const auto done = run_on(file, reinterpret_cast<std::byte*>(memory), wanted, false);
   if (done != wanted)
-    content = nb::steal(PyBytes_FromStringAndSize(memory, static_cast<Py_ssize_t>(done)));  // the file was truncated in the meantime
+    content =
+        nb::steal(PyBytes_FromStringAndSize(memory, static_cast<Py_ssize_t>(done)));  // the file was truncated while it was being read
   if (!content.is_valid()) throw nb::python_error();
   return content;
 }
@@ -163,7 +164,7 @@ void add_position(nb::class_<python_file>& type) {
           "limit. Returns bytes, empty at the end of the file.")
       .def(
           "readlines", [](nb::handle self, nb::handle hint) { return line_function("readlines", self, hint); }, "hint"_a.none() = -1,
-          "Returns a list of the lines from the position on. With a positive hint, stops after that many bytes.")
+          "Returns a list of the lines from the position to the end. With a positive hint, stops after that many bytes.")
       .def(
           "writelines", [](nb::handle self, nb::handle lines) { line_function("writelines", self, lines); }, "lines"_a.none(),
           "Writes the lines at the position, one after the other.")

@@ -315,7 +315,7 @@ std::string key_of_customer(nb::handle value) {
   }
 }
 
-// Translates object_store's words into S3's.
+// Translates object_store's names into S3's.
 std::string encryption_of(std::string_view name, nb::handle value) {
   const auto text = text_of(name, value);
   return text == "sse-kms" ? "aws:kms" : text == "dsse-kms" ? "aws:kms:dsse" : text == "sse-c" ? "" : text;

@@ -254,7 +254,7 @@ class File:
         """Reads from the position up to and including the next newline, at most size bytes; None or a negative number means no
         limit. Returns bytes, empty at the end of the file."""
     def readlines(self, hint: int | None = -1) -> list[bytes]:
-        """Returns a list of the lines from the position on. With a positive hint, stops after that many bytes."""
+        """Returns a list of the lines from the position to the end. With a positive hint, stops after that many bytes."""
     def writelines(self, lines: Iterable[_Buffer]) -> None:
         """Writes the lines at the position, one after the other."""
     def readall(self) -> bytes:

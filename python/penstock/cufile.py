@@ -111,7 +111,7 @@ def driver_open() -> None:
 def driver_close() -> None:
     """Undoes one driver_open(), or the automatic opening on first use.
 
-    Undoing the last one deregisters every file and buffer, and waits for their operations. Raises cuFileError with CU_FILE_DRIVER_NOT_INITIALIZED if
+    When the use count reaches zero, waits for all operations and deregisters every file and buffer. Raises cuFileError with CU_FILE_DRIVER_NOT_INITIALIZED if
     the driver is not open.
     """
     check(_driver.close(), "driver_close")

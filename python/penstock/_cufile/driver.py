@@ -242,7 +242,7 @@ class Driver:
         return found
 
     def close(self) -> Answer | int:
-        """Undoes one opening, by any module. Undoing the last one waits until no file has running operations. Returns cuFile's status."""
+        """Decrements the use count. When it reaches zero, waits until no file has running operations. Returns cuFile's status."""
         status = calls.driver_close()
         self._forget_stale()
         return status

@@ -50,7 +50,7 @@ def removable(state: Mapping[str, torch.Tensor], preferred: set[str] | None = No
             continue
         complete = sorted(name for name in group if _is_all_of_its_storage(state[name]))
         if not complete:
-            raise RuntimeError(f"these tensors share memory, but none of them covers all of it, so no one tensor can be saved for all: {listed(sorted(group))}")
+            raise RuntimeError(f"these tensors share memory, but none of them covers all of it, so no single tensor can be saved for all: {listed(sorted(group))}")
         kept = next((name for name in complete if preferred is not None and name in preferred), complete[0])
         found[kept] = sorted(group - {kept})
     return found

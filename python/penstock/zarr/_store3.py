@@ -183,7 +183,7 @@ class _Request:
             return error
         self._offset, self.size = _clipped(self._byte_range, lease.size)
         self._leases.append(lease)
-        if self.closed:  # close() may have run in the meantime without seeing the lease
+        if self.closed:  # close() may have run concurrently and missed the lease
             self._let_go()
             return RuntimeError("the request is closed")
         return None
