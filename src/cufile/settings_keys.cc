@@ -19,7 +19,7 @@ constexpr std::string_view nvidia_library = "used by NVIDIA's library for GPU-di
 constexpr std::string_view pool_of_less = "limits pinned memory (at least 36 MiB) if the pool is smaller than the default";
 constexpr std::string_view split_always = "nothing: Penstock always splits off unaligned ends";
 constexpr std::string_view is_denied =
-    "its files are never read or written GPU-direct; they are refused (5008) if allow_compat_mode is false";
+    "matching files are never read or written GPU-direct; they are refused (5008) if allow_compat_mode is false";
 
 // Builds a key as one row of the table.
 struct row : key {
@@ -174,7 +174,7 @@ constexpr key keys[] = {
         .idle("nothing: entries start at once, and each wait has its own timeout; cuFileDriverGetProperties reports the value"),
     row(word, "properties.io_priority", "default")
         .one_of("default low med high")
-        .does("if low, other requests go first; the other words change nothing"),
+        .does("if low, other requests go first; other values have no effect"),
     row(flag, "properties.gds_rdma_write_support", "true").below(),
     row(addresses, "properties.rdma_dev_addr_list").below(),
     row(word, "properties.rdma_load_balancing_policy", "RoundRobin")

@@ -275,7 +275,7 @@ int load(const load_options& wanted) {
 
 void add_load(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<load_options>();
-  CLI::App& sub = *app.add_subcommand("load", "Load a model into device memory and show how fast, and why");
+  CLI::App& sub = *app.add_subcommand("load", "Load a model into device memory; show the speed and what limits it");
   sub.add_option("FILE", wanted->files,
                  "safetensors files, GGUF files, torch.save checkpoints, indexes (.json) of such files, or folders with model.safetensors "
                  "or its index")
