@@ -606,8 +606,8 @@ def packed(*numbers):
 @pytest.mark.parametrize(
     "word, payloads, message",
     [
-        (b"", [], "a word that is not a JSON object"),
-        (b"[" * 8000, [], "a word that is not a JSON object"),
+        (b"", [], "metadata that is not a JSON object"),
+        (b"[" * 8000, [], "metadata that is not a JSON object"),
         (b'"' + b"x" * 9000 + b'"', [], "bytes of metadata"),
         ({"ask": "everything"}, [], "the request 'everything', which is not valid now"),
         ({"ask": "catalog"}, [], "protocol version 'None', but only version 1 is supported"),

@@ -199,7 +199,7 @@ status pipe_stripes::start(std::size_t which, sys::owned_descriptor over, std::u
     const std::lock_guard guard(lock_);
     if (closed_) return {};
     joining_.push_back(made);
-    if (!connecting && !add_lane(made)) return out_of_turn("more connections than there may be");
+    if (!connecting && !add_lane(made)) return out_of_turn("more connections than allowed");
   }
   if (auto problem = made->over->start(made); !problem.ok()) {
     lost(*made, problem);

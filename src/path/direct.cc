@@ -347,7 +347,7 @@ constinit const declaration declared_direct{
     .carries = portion::whole_requests,
     .most_carried_now = std::uint64_t{128} << 10,
     .alignment = direct_alignment,
-    .reason = "GPUDirect serves this file",
+    .reason = "GPUDirect supports this file",
     .make = [](const services& with) -> std::unique_ptr<data_path> { return std::make_unique<direct>(with); },
 };
 

@@ -29,7 +29,7 @@ class posix final : public data_path {
   [[nodiscard]] const declaration& declared() const override { return declared_posix; }
 
   [[nodiscard]] std::optional<std::string> refuses(const question& asked) override {
-    if (asked.memory->on_device()) return "the memory is on a device, which pread cannot reach";
+    if (asked.memory->on_device()) return "the memory is on a device, which pread cannot access";
     return std::nullopt;
   }
 

@@ -469,7 +469,7 @@ patience servers::patience_with(const remote_options& how, const s3_settings& se
 result<servers::s3_way> servers::find_way(const remote_url& what, const remote_options& how) {
   if (!what.by_name && !how.endpoint.empty())
     return status(errc::invalid_argument,
-                  fmt::format("{}: the URL contains its own server, so the option endpoint does not apply; use {} instead", what.shown(),
+                  fmt::format("{}: the URL already names its server, so the option endpoint does not apply; use {} instead", what.shown(),
                               printable_text(what.object.name_of(what.object.key))));
   auto by = asker_of(how, what.object);
   if (!by) return by.error().with_context(what.shown());

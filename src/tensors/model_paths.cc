@@ -165,7 +165,8 @@ status check_promises(const model_paths& paths, std::span<const named_tensor> al
 status check_all(const model_paths& paths, all_names names) {
   const auto is_outside = [&](const model_paths::promise& each) { return each.file >= paths.files.size(); };
   if (names.size() != paths.files.size() || std::ranges::any_of(paths.promises, is_outside))
-    return {errc::invalid_argument, fmt::format("the names and promises do not match {} files", paths.files.size())};
+    return {errc::invalid_argument,
+            fmt::format("names needs one entry for each of the {} files, and each promise must refer to one of them", paths.files.size())};
   const auto all = sorted_names(paths, names);
   const status error = check_doubles(paths, all);
   return error.ok() ? check_promises(paths, all) : error;

@@ -314,7 +314,7 @@ status pending_file::state::take_hidden_name() {
   const std::string unnamed = unnamed_path(descriptor);
   const int error = try_hidden_names(
       [&](const std::string& next) { return ::linkat(AT_FDCWD, unnamed.c_str(), folder, next.c_str(), AT_SYMLINK_FOLLOW) == 0; });
-  return error == 0 ? status() : status::from_errno(error, fmt::format("link a temporary name beside {}", given));
+  return error == 0 ? status() : status::from_errno(error, fmt::format("link a temporary name next to {}", given));
 }
 
 status pending_file::state::give_name(bool replace) {

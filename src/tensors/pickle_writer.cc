@@ -86,7 +86,7 @@ class pickle_writer {
 
   void tensor(const tensor_facts& of, std::size_t place) {
     const auto type = name_of_type(of.type);
-    assert(type && "who calls this has looked");
+    assert(type && "the caller has checked the type");
     name(type->is_dtype ? "torch._utils\n_rebuild_tensor_v3" : "torch._utils\n_rebuild_tensor_v2");
     out_ += '(';
     storage(of, *type, place);

@@ -246,7 +246,7 @@ TEST_F(gpu_direct, of_a_gpu_that_is_not_in_use_explain_tells_what_libcufile_said
   ASSERT_TRUE(used.ok() && unused.ok()) << unused.error().message();
   EXPECT_EQ(described(*used), "direct 1048576 at 0\n");
   EXPECT_EQ(described(*unused), described(*used));
-  EXPECT_EQ(used->parts[0].reason, "GPUDirect serves this file");
+  EXPECT_EQ(used->parts[0].reason, "GPUDirect supports this file");
   EXPECT_NE(unused->parts[0].reason.find("once memory on this device is used"), std::string::npos) << unused->parts[0].reason;
 
   machine_.recorder.settings().serves_files = false;

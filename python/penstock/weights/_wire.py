@@ -204,13 +204,13 @@ def in_batches(pieces: Iterable[_Sized], most_bytes: int) -> Iterator[list[_Size
 def word_of(message: pipe.Message | pipe.Descriptor) -> dict[str, Any]:
     """Returns a message's word. Raises Error (io) if the message has none, or has tensors."""
     if message.tensors or len(message.metadata) > _most_word:
-        raise malformed(f"{len(message.tensors)} tensors and {len(message.metadata)} bytes of metadata where a word was expected")
+        raise malformed(f"{len(message.tensors)} tensors and {len(message.metadata)} bytes of metadata instead of one JSON object")
     try:
         word = json.loads(message.metadata)
     except (ValueError, RecursionError):
         word = None
     if not isinstance(word, dict):
-        raise malformed("a word that is not a JSON object")
+        raise malformed("metadata that is not a JSON object")
     return word
 
 

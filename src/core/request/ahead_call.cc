@@ -35,7 +35,7 @@ std::optional<std::string> ahead_call::refuses(runtime& with, file_core& file, c
   if (with.forced_path(options, true) != path_kind::automatic || place.via == nullptr) return std::nullopt;
   const auto* const better = carrier_of_whole(with, file, place, 0, source::read_ahead::piece_bytes, options);
   if (better == nullptr) return std::nullopt;
-  return fmt::format("path {} serves it", better->name);
+  return fmt::format("path {} handles it", better->name);
 }
 
 ahead_call::ahead_call(runtime& with, const admission& admitted, const io_options& options) : with_(with), options_(options) {

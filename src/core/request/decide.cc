@@ -147,7 +147,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
     if (kind != input.forced && with.path(kind).serves_nothing()) return "serves nothing";
     if (with.paths().of(kind).gpu_direct && !options.gpu_direct) return "GPU-direct is disabled for this request";
     if (with.paths().of(kind).gpu_direct && !file.not_direct().empty()) return file.not_direct();
-    if (how.row && kind != with.paths().base(true)) return "its bytes go to several places";
+    if (how.row && kind != with.paths().base(true)) return "its bytes go to several destinations";
     const bool spares_cpu = input.prefer == preference::cpu || kind == input.forced;
     return with.path(kind).refuses({&from, &place, rest.is_write, offset, length, spares_cpu});
   };

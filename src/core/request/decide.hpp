@@ -18,7 +18,7 @@ inline constexpr std::uint64_t section_bytes = std::uint64_t{256} << 20;
 struct cutting {
   unsigned lanes = 1;         // the number of lanes
   bool shared_link = false;   // with other requests
-  bool row = false;           // its bytes go to several places
+  bool row = false;           // its bytes go to several destinations
   bool short_pieces = false;  // at most 16 MiB each, on any path, because other requests may have priority
   bool has_tried = false;     // one of its sections tries the other way; set by explain(), whose plans do not call cold_speeds::tries()
 };
