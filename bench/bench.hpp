@@ -19,7 +19,7 @@ struct options {
   bool cold = true;                  // rows of uncached files
   bool quick = false;                // small sizes, which take seconds on a small machine
   std::size_t columns = 80;          // width of the table; from 128 on all figures have all digits
-  bool show_targets = false;         // print PASS or "below" beside rows with a target
+  bool show_targets = false;         // print PASS or "below" next to rows with a target
   std::uint64_t size_bytes = 0;      // size of the file; 0: 4 GiB, quick: 256 MiB. At least 64 MiB
   std::string file;                  // file to read; if it does not exist, it is created and kept. Empty: a temporary file
   std::string directory = ".";       // folder for temporary files if no file is named

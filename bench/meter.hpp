@@ -27,7 +27,7 @@ class stopwatch {
 // Returns 10^9 bytes per second; 0 if no time passed.
 double gigabytes_per_second(std::uint64_t bytes, double seconds);
 
-// Returns the bytes that all paths carried, including finished pieces of requests under way.
+// Returns the bytes that all paths carried, including finished pieces of requests in flight.
 std::uint64_t carried_bytes(const engine_stats& stats);
 // Returns the paths that carried bytes between two snapshots, largest share first: "staged", or "staged 98.4%, posix 1.6%"; "none" if no
 // path did.

@@ -1,6 +1,7 @@
-// penstock_cufile_bench: how fast a libcufile.so.0 reads files, measured in calls that NVIDIA's library and ours both have, or the same
-// rows through Penstock's C++ interface. One process measures one library, so that none warms up the other's GPU, pools or threads. Prints
-// a line for each row, and with --json a line of JSON too. The bytes of every row are compared with the file before it is told.
+// penstock_cufile_bench: measures how fast a libcufile.so.0 reads files, with calls that both NVIDIA's library and ours provide, or the
+// same rows through Penstock's C++ interface. Each process measures one library, so that none warms up another's GPU, pools or threads.
+// Prints a line for each row, and with --json also a line of JSON. Each row's bytes are compared with the file before its figures are
+// printed.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -99,7 +100,7 @@ class gpu {
   void* context_ = nullptr;
 };
 
-// What the rows read into; kept until the process ends.
+// The memory that the rows read into; kept until the process exits.
 class memory {
  public:
   memory(bool host, std::uint64_t bytes) : size_(bytes) {
@@ -156,7 +157,7 @@ void write_random(int fd, std::uint64_t bytes) {
   if (fsync(fd) != 0) fail_os("fsync");
 }
 
-// Opens the file, and makes it where it is missing or of another size.
+// Opens the file. Creates it first if it does not exist or has a different size.
 descriptors open_file(const std::string& name, std::uint64_t bytes) {
   struct stat about {};
   if (stat(name.c_str(), &about) != 0 || static_cast<std::uint64_t>(about.st_size) != bytes) {
@@ -170,7 +171,7 @@ descriptors open_file(const std::string& name, std::uint64_t bytes) {
   return opened;
 }
 
-// How much of the file's beginning is in the page cache.
+// Returns how many of the file's first `bytes` bytes are in the page cache.
 std::uint64_t cached_bytes(int fd, std::uint64_t bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) fail_os("mmap");
@@ -208,11 +209,11 @@ struct piece {
 
 enum class kind { buffered, direct };
 
-// A library: reads pieces of the file into the memory. read() may be called by several threads at once.
+// A library under test: reads pieces of the file into the memory. Several threads may call read() concurrently.
 class subject {
  public:
   virtual ~subject() = default;
-  // Microseconds from the first call to the answer that the library is ready.
+  // Returns the microseconds from the first call until the library reports that it is ready.
   virtual double open() = 0;
   virtual void use(const descriptors& files, const memory& target, bool register_memory) = 0;
   virtual void read(kind file, const piece& what) = 0;
@@ -337,7 +338,7 @@ class native_subject : public subject {
     target_ = &target;
     buffered_ = value("adopt", engine_->adopt(files.buffered));
     if (files.direct >= 0) direct_ = value("adopt", engine_->adopt(files.direct));
-    // Only what cuFileBufRegister registers: it takes host memory as it is.
+    // Registers only memory that cuFileBufRegister registers; that call does nothing for host memory.
     if (register_memory && std::strcmp(target.name(), "host") != 0) {
       registration_ = value("register_memory", engine_->register_memory(target.at(0), target.size()));
     }
@@ -391,7 +392,7 @@ sample timed(Work work) {
   return {seconds, cpu_seconds() - cpu};
 }
 
-// Compares up to 64 stretches of what a row read with the file, read by pread. Returns the bytes compared.
+// Compares up to 64 ranges of the bytes that a row read with the file, read by pread. Returns the number of bytes compared.
 std::uint64_t verify(int fd, const memory& target, std::span<const piece> pieces) {
   constexpr std::uint64_t longest = 64 * kib;
   std::mt19937_64 random(pieces.size());
@@ -401,7 +402,7 @@ std::uint64_t verify(int fd, const memory& target, std::span<const piece> pieces
   for (int i = 0; i < 64; ++i) {
     const piece& from = i == 0 ? pieces.front() : i == 1 ? pieces.back() : pieces[random() % pieces.size()];
     const auto length = std::min(longest, from.length);
-    // Both ends of a piece, and anything between.
+    // The start of a piece, its end, and random positions.
     const auto start = i % 4 == 0 ? 0 : i % 4 == 1 ? from.length - length : random() % (from.length - length + 1);
     target.fetch(found.data(), from.memory_offset + start, length);
     const auto offset = static_cast<off_t>(from.file_offset + start);
@@ -418,7 +419,7 @@ std::vector<piece> in_sequence(std::uint64_t total, std::uint64_t length) {
   return pieces;
 }
 
-// Pages from all over the file, each to a place of its own.
+// Returns pages from all over the file, each with its own place in memory.
 std::vector<piece> scattered_pages(std::uint64_t file_bytes, std::size_t count) {
   std::mt19937_64 random(count);
   std::vector<piece> pieces;
@@ -429,7 +430,7 @@ std::vector<piece> scattered_pages(std::uint64_t file_bytes, std::size_t count) 
 struct row {
   const char* name;
   bool cold = false;
-  std::size_t calls_counted = 0;  // not 0: told in microseconds for each of so many calls
+  std::size_t calls_counted = 0;  // if not 0: report microseconds per call, for this number of calls
   std::vector<piece> pieces{};
   std::function<void(std::span<const piece>)> work{};
 };
@@ -478,7 +479,7 @@ class bench {
     };
   }
 
-  // Every thread reads its share of the calls, all from the same moment on.
+  // Each thread makes its share of the calls; all threads start at the same time.
   void by_threads(std::span<const piece> pieces, std::size_t count) {
     std::barrier start(static_cast<std::ptrdiff_t>(count));
     std::mutex guard;
@@ -515,7 +516,7 @@ class bench {
     }
     if (!what.cold) {
       make_hot(files_.buffered, bytes_);
-      what.work(what.pieces);  // not counted: pools and threads are made
+      what.work(what.pieces);  // not measured: the library creates its pools and threads
     }
     std::uint64_t moved = 0;
     for (const auto& each : what.pieces) moved += each.length;
@@ -599,5 +600,5 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::fflush(stdout);
-  _exit(0);  // what a library does at exit is not measured, and NVIDIA's takes its time
+  _exit(0);  // the libraries' work at exit is not measured, and NVIDIA's takes long
 }

@@ -1,7 +1,8 @@
-// A FUSE file system for bench/late_mount_bench.py: one file, `data`, each read of which is answered so long after it came.
+// A FUSE file system for bench/late_mount_bench.py: it contains one file, `data`, and answers each read after a fixed latency.
 //   penstock_late_mount MOUNT_POINT SIZE_MIB LATENCY_US [AT_ONCE [MAX_READ [OPTION...]]]
-// AT_ONCE reads are waited for at a time, 0: any number. MAX_READ bytes are in a read, 0: as the kernel has it. OPTION: no_direct (O_DIRECT
-// is refused). Runs until it is unmounted or its parent dies. No read has a thread of its own: 256 of them would measure this program.
+// AT_ONCE: number of reads whose latencies may overlap; 0: any number. MAX_READ: the most bytes per read; 0: the kernel's limit. OPTION:
+// no_direct (refuse O_DIRECT). Runs until it is unmounted or its parent dies. Reads have no threads of their own: with 256 threads, the
+// benchmark would measure this program.
 #define FUSE_USE_VERSION 312
 
 #include <fcntl.h>
@@ -28,7 +29,7 @@ using clock_type = std::chrono::steady_clock;
 
 constexpr fuse_ino_t data_inode = 2;
 constexpr double for_long = 1e6;
-// No multiple of a piece of any reader, so that one that came to the wrong place is seen. bench/late_mount_bench.py knows it.
+// Not a multiple of any reader's piece size, so that misplaced pieces are detected. bench/late_mount_bench.py uses the same value.
 constexpr std::size_t period_bytes = (std::size_t{1} << 20) + 4096;
 constexpr std::size_t most_read_bytes = std::size_t{1} << 20;
 
@@ -45,9 +46,9 @@ struct file_system {
   unsigned at_once = 0;
   unsigned max_read = 0;
   bool refuses_direct = false;
-  std::vector<char> content;  // two periods and a read, so that any read is one range of it
+  std::vector<char> content;  // one period and the longest read, so that any read is one range of it
 
-  std::mutex lock;  // guards what follows
+  std::mutex lock;  // guards the members below
   std::condition_variable alarm;
   std::deque<waiting_read> waiting;  // in the order in which they are due
 };
@@ -119,7 +120,7 @@ void answer(const waiting_read& read) {
 void serve_read(fuse_req_t request, fuse_ino_t /*inode*/, std::size_t length, off_t offset, fuse_file_info* /*open*/) {
   const std::lock_guard guard(served.lock);
   auto begins = clock_type::now();
-  // Of so many at once, this one begins when the one that many before it ends.
+  // If at_once reads are in progress, this read starts when the at_once-th read before it ends.
   if (const auto ahead = served.waiting.size(); served.at_once > 0 && ahead >= served.at_once) {
     begins = std::max(begins, served.waiting[ahead - served.at_once].due);
   }
@@ -161,7 +162,7 @@ int main(int argc, char** argv) {
   calls.open = serve_open;
   calls.read = serve_read;
 
-  // The kernel wants to be told the same in both places.
+  // The kernel requires the same value here and in serve_init().
   std::string limit = "max_read=" + std::to_string(served.max_read);
   std::string option = "-o";
   char* words[] = {argv[0], option.data(), limit.data(), nullptr};

@@ -1,7 +1,7 @@
-// What a web server gives to plain sockets: HOST PORT PATH BYTES CONNECTIONS PIECE_BYTES http|https. So many threads, each with a
-// connection, take pieces of an object in turn, ask for them by Range and receive them into memory of their own, and nothing else is done
-// with the bytes. https: by SSL_read() of OpenSSL, which is opened at run time, without a look at certificates. Prints seconds and CPU
-// seconds as JSON. The ceiling that bench/remote_bench.py measures beside its rows.
+// Measures how fast plain sockets read an object from a web server: HOST PORT PATH BYTES CONNECTIONS PIECE_BYTES http|https. Each thread
+// has one connection, takes the next piece of the object, requests it with a Range header, and receives it into its own memory. The bytes
+// are not used. https: through SSL_read() of OpenSSL, which is loaded at run time; certificates are not checked. Prints seconds and CPU
+// seconds as JSON. bench/remote_bench.py uses the result as its ceiling.
 #include <dlfcn.h>
 #include <netdb.h>
 #include <sys/resource.h>

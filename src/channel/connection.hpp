@@ -83,7 +83,7 @@ class connection final : public socket_handler, public std::enable_shared_from_t
   // Passes a descriptor: the peer has it before any frame queued later. Returns false if it cannot be passed. Needs a ring.
   bool pass(int descriptor);
   [[nodiscard]] bool has_ring() const noexcept { return has_ring_.load(); }
-  // Returns the words beside the ring, in a region that can be pinned: the local permits and the peer's.
+  // Returns the words next to the ring, in a region that can be pinned: the local permits and the peer's.
   [[nodiscard]] std::span<std::byte> permit_region() const noexcept { return ring_->permit_region(); }
   [[nodiscard]] permit own_permit(std::uint32_t slot, std::uint32_t turn) const noexcept { return ring_->own_permit(slot, turn); }
   [[nodiscard]] permit permit_of_other(std::uint32_t slot, std::uint32_t turn) const noexcept { return ring_->permit_of_other(slot, turn); }
