@@ -1,17 +1,17 @@
-"""Models into a GPU by the programs that people run: transformers and the safetensors library as they are, and with Penstock in its place.
+"""Measures how fast common programs load models into a GPU: transformers and the safetensors library, with and without Penstock in its place.
 
     python doors_bench.py --folder /dev/shm/doors --gb 8                 # on a GPU
-    python doors_bench.py --folder /tmp/doors --device cpu --scale 0.02  # without one: whether it runs and the values are right
+    python doors_bench.py --folder /tmp/doors --device cpu --scale 0.02  # without one: only checks that it runs and that the values are right
 
-Needs penstock, torch, safetensors, transformers and accelerate (without the last two the row of transformers is left out). Where packages have no
-installer, unpack or pip-install their wheels into a folder and name that in PYTHONPATH; the wheel of penstock has to be that of the interpreter
-(PYTHON=python3.12 tools/python_tests leaves one in build/python/wheel).
+Requires penstock, torch, safetensors, transformers and accelerate (without the last two, the transformers rows are skipped). If a machine has no
+package installer, unpack the wheels into a folder, or install them there with pip, and add it to PYTHONPATH. Penstock's wheel must match the
+interpreter (PYTHON=python3.12 tools/python_tests creates one in build/python/wheel).
 
-Makes a model like Llama of --gb times --scale gigabytes in three shards, if the folder has none of that size. Each measurement is a process of its
-own, which loads the model --loads times; the time of importing and of making CUDA's context is left out. After the last load every tensor is
-compared with the files, by the library itself. Ways: "library" (nothing of Penstock is loaded), "install" (penstock.safetensors.install()), "run"
-(the same program, started by `penstock run`). The last column is the share of what penstock.safetensors.torch.load_file() reaches by itself,
-from the same files, in later loads. Exit code 1: some values were wrong, or a measurement failed.
+Creates a Llama-like model of --gb times --scale gigabytes in three shards, unless the folder already contains one of that size. Each measurement is
+a process that loads the model --loads times; imports and the creation of CUDA's context are not included. After the last load, every tensor is
+compared with the files, using the library itself. Ways: "library" (without Penstock), "install" (penstock.safetensors.install()), "run"
+(the same program, started with `penstock run`). The last column is the fraction of the speed that penstock.safetensors.torch.load_file() alone
+reaches with the same files, in later loads. Exits with 1 if values were wrong or a measurement failed.
 """
 
 from __future__ import annotations

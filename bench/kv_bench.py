@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How fast penstock.kv stores and fetches blocks, beside the same bytes as one batch of a plain file.
+"""Measures how fast penstock.kv stores and fetches blocks, compared with the same bytes as one batch from a plain file.
 
-    bench/kv_bench.py                              256 blocks of 2 MiB and 4,096 of 64 KiB, each in 32 pieces; GPU memory where there is a GPU
+    bench/kv_bench.py                              256 blocks of 2 MiB and 4,096 of 64 KiB, each in 32 pieces; in GPU memory if there is a GPU
     bench/kv_bench.py --folder DIR --device cpu --pieces 1 --json FILE
-    bench/kv_bench.py --apart                      the pieces of a block lie apart, as those of a cache with one tensor for each layer
+    bench/kv_bench.py --apart                      the pieces of a block are not adjacent, as in a cache with one tensor per layer
 
-"hot" rows find the store in the page cache; "cold" rows drop it from there before each run. GB/s are 10^9 bytes per second, of the best of
---repeat runs, with the CPU seconds of the process per GB. What was fetched is compared. Needs PyTorch and the package penstock.
+In "hot" rows the store is in the page cache; "cold" rows drop it before each run. GB/s are 10^9 bytes per second, for the best of --repeat runs,
+with the process's CPU seconds per GB. The fetched bytes are compared. Requires PyTorch and the package penstock.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How fast a file is read whose file system answers late, as network and cloud mounts do: Penstock's defaults beside the best fixed depth.
+"""Measures reads from a file system that answers slowly, as network and cloud mounts do: Penstock's defaults compared with the best fixed depth.
 
-    bench/late_mount_bench.py                          1 GiB on a FUSE file system of its own, reads that take 2 and 10 ms
+    bench/late_mount_bench.py                          1 GiB on the benchmark's own FUSE file system, whose reads take 2 and 10 ms
     bench/late_mount_bench.py --latency-ms 10 --mib 256 --at-once 4 --max-read 131072 --no-direct --json FILE
-    bench/late_mount_bench.py --file FILE              a file on a mount that there is
+    bench/late_mount_bench.py --file FILE              a file on an existing mount
 
-Nothing of the file is cached before a row. "pread N" and "direct N" are N threads, each with a call of 1 MiB after the other, through the page
-cache and past it (O_DIRECT); the other rows are Penstock's, each in a process of its own, so they have to find out how late the mount answers:
-the first read, and (again) a second one of that process. "of best" is the share of the fastest fixed depth of the same run. MB/s are 10^6 bytes
-per second, the best of --repeat runs. Bytes are compared after each row.
-Needs NumPy, the package penstock, /dev/fuse and the program of bench/late_mount (target penstock_late_mount of the build, --server names it).
+No part of the file is cached before a row. "pread N" and "direct N" are N threads that each make one 1 MiB call after another, through the page
+cache or bypassing it (O_DIRECT). The other rows are Penstock's, each in its own process, so that each must measure how slowly the mount answers:
+in its first read, and again in a second one. "of best" is the fraction of the fastest fixed depth in the same run. MB/s are 10^6 bytes per
+second, for the best of --repeat runs. Bytes are compared after each row.
+Requires NumPy, the package penstock, /dev/fuse and the program in bench/late_mount (build target penstock_late_mount; --server sets its path).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""PyTorch tensors from GPU to GPU of another process: penstock.pipe, NCCL, NIXL and torch.distributed.rpc (TensorPipe), one after the other.
+"""Measures PyTorch tensors sent between the GPUs of two processes: penstock.pipe, NCCL, NIXL and torch.distributed.rpc (TensorPipe), in turn.
 
-    python pipe_peers_bench.py [penstock] [unposted] [nccl] [nixl] [rpc]      # those alone
+    python pipe_peers_bench.py [penstock] [unposted] [nccl] [nixl] [rpc]      # only these
 
-Two GPUs and a PyTorch with NCCL and RPC; NIXL where it is installed. A tensor goes there and back, one at a time; half of the median trip is told,
-by the clock of the process that begins, until the bytes are there. Penstock's tensors are named before they come, and in the row unposted
-once their message is there; NCCL's are named before, and NIXL writes into memory that was registered, and described to the other end, before.
+Requires two GPUs and a PyTorch with NCCL and RPC; NIXL is optional. One tensor at a time is sent back and forth. The reported time is half of the
+median round trip, by the starting process's clock, until the bytes have arrived. Penstock's receives are posted before the tensors arrive; in the
+row unposted, once their message has arrived. NCCL's are posted before, and NIXL writes into memory that was registered, and described to the
+other end, before.
 """
 
 import functools

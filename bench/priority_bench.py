@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How long reads take that somebody waits for, beside writes that nobody waits for.
+"""Measures how long reads take that a thread waits for, while other requests write.
 
-    bench/priority_bench.py                        reads of 2 MiB out of the page cache; GPU memory where there is a GPU, else memory of the host
+    bench/priority_bench.py                        2 MiB reads from the page cache; into GPU memory if there is a GPU, otherwise into host memory
     bench/priority_bench.py --folder DIR --device host --cold --seconds 10 --json FILE
 
-One thread reads blocks at random and waits for each. Rows: the reads alone; with writes beside them, 30 % of all blocks, begun with pwrite() and
-left to themselves; and with the same writes in the background (priority="background"). At most --behind writes are under way; one that
-would be more is left out and counted. Each row runs --rounds times in turn, and the medians of their figures are shown: the times of half and
-of 99 % of the reads, and what was read and written. Needs the package penstock.
+One thread reads random blocks and waits for each. Rows: only the reads; the reads and concurrent writes, 30 % of all blocks, started with pwrite()
+without waiting; and the same with the writes in the background (priority="background"). At most --behind writes are in flight; further writes
+are skipped and counted. Each row runs --rounds times in turn, and the medians of its figures are shown: the 50th and 99th percentiles of the read
+times, and the bytes read and written. Requires the package penstock.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How fast the Python package moves bytes from a hot file, beside the raw ceiling and beside the libraries that it stands in for.
+"""Measures how fast the Python package moves bytes from a hot file, compared with the hardware's ceiling and with the libraries that it can replace.
 
-    bench/python_bench.py                        into the first GPU, or into the host device where there is none
+    bench/python_bench.py                        into the first GPU, or into the host device if there is none
     bench/python_bench.py --size 256M --json     one JSON object per row
 
-Rows that need a library (CuPy, PyTorch, KvikIO) are left out, with the reason, where it is missing. Each row is the best of --repeat, and its
-bytes are compared. GB/s are 10^9 bytes per second; CPU is user and system time of this process per GB; us are per range or call.
-The ceiling is a copy of 64 MiB from pinned memory to the GPU, measured by CuPy; on the host device, os.preadv into ready memory by one thread.
+Rows whose library (CuPy, PyTorch, KvikIO) is missing are skipped, with the reason. Each row is the best of --repeat runs, and its bytes are
+compared. GB/s are 10^9 bytes per second; CPU is this process's user and system time per GB; us are per range or call.
+The ceiling is a 64 MiB copy from pinned memory to the GPU, measured with CuPy; on the host device, one thread's os.preadv into existing memory.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""How fast objects of a web server come: Penstock's defaults beside plain sockets, and beside KvikIO where it is installed.
+"""Measures how fast objects are read from a web server: Penstock's defaults compared with plain sockets, and with KvikIO if it is installed.
 
-    bench/remote_bench.py                              4 GiB over http and https, into the first GPU (else the host device)
+    bench/remote_bench.py                              4 GiB over http and https, into the first GPU (without a GPU: the host device)
     bench/remote_bench.py --gib 1 --schemes http --rows penstock --json FILE
 
-nginx serves a file from the page cache over loopback, on the upper half of the cores that this process may use; clients have the lower half, each row
-in a process of its own. "plain N" is bench/plain_web: N threads that receive pieces of 8 MiB from sockets, or by SSL_read(), and nothing else.
-"first" is the first read of a process, with its opening; "again" the best of three more. "of plain" is the share of the best plain row of the run.
+nginx serves a file from the page cache over loopback. It runs on the upper half of the cores that this process may use, and clients on the lower
+half. Each row has its own process. "plain N" is bench/plain_web: N threads that only receive 8 MiB pieces from sockets or SSL_read().
+"first" is a process's first read, including opening; "again" is the best of three more. "of plain" is the fraction of the best plain row in the run.
 GB/s are 10^9 bytes per second; CPU seconds are the client's. Bytes are compared once for each row.
-Rows: whole (one call), load_file (a safetensors file of 512 tensors), ranges (10,000 ranges of 64 KiB, scattered).
-Needs nginx, NumPy, the package penstock, and the program of bench/plain_web (target penstock_plain_web of the build; --plain names it). CuPy or
-PyTorch for a GPU, openssl for https, kvikio for its rows.
+Rows: whole (one call), load_file (a safetensors file with 512 tensors), ranges (10,000 scattered ranges of 64 KiB).
+Requires nginx, NumPy, the package penstock, and the program in bench/plain_web (build target penstock_plain_web; --plain sets its path). A GPU
+requires CuPy or PyTorch, https requires openssl, and KvikIO's rows require kvikio.
 """
 
 from __future__ import annotations

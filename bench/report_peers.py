@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What other libraries need for the reads of `penstock bench --report`, each in a process of its own; `penstock` carries this program and runs it.
+"""Measures other libraries for `penstock bench --report`, each in its own process. `penstock` contains this program and runs it.
 
     bench/report_peers.py --file FILE --device cuda:0 --sizes 4096,1048576 --out FILE.json
 
-Writes {"peers": [...]}: for each library its state (measured, absent, failed), what was called, how to install it where it is absent, and
-points {series: hot or cold, call_bytes, gb_per_s, us, cpu_s_per_gb}, or rows of the benchmarks in this folder: python_bench.py, and
-cufile_vs_nvidia/compare.py. Calls come one after the other from one thread; the bytes of the last one are compared with the file's.
+Writes {"peers": [...]}: for each library its state (measured, absent, failed), the measured call, how to install it if it is absent, and the
+points {series: hot or cold, call_bytes, gb_per_s, us, cpu_s_per_gb}, or rows of two benchmarks in this folder: python_bench.py and
+cufile_vs_nvidia/compare.py. One thread makes one call after another; the bytes of the last call are compared with the file.
 """
 
 from __future__ import annotations

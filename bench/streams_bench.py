@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How fast many reads into GPU memory are that are queued onto streams, all of them, before one wait: libcufile and Python's calls, beside futures.
+"""Measures many reads into GPU memory that are all queued onto streams before one wait: libcufile and Python's calls, compared with futures.
 
     bench/streams_bench.py                          a file of 1 GiB in a temporary folder, in the page cache
     bench/streams_bench.py --folder DIR --gib 4 --sizes 64KiB,1MiB --json FILE
 
-For each size: cuFileReadAsync on one stream that was registered with all flags for fixed values, on four such streams, and on one that was not
-registered; File.read_on_stream; futures of File.pread; and the same ranges as one batch, which is the ceiling. GB/s are 10^9 bytes per second, of the
-best of --repeat runs; CPU seconds are of the whole process, per GB; "queue" is the time that a call takes. Bytes are compared after each row.
-Needs a GPU, PyTorch and the package penstock, whose libcufile.so.0 is used.
+For each size: cuFileReadAsync on one stream registered with all flags for fixed values, on four such streams, and on an unregistered stream;
+File.read_on_stream; futures of File.pread; and the same ranges as one batch, which is the ceiling. GB/s are 10^9 bytes per second, for the best
+of --repeat runs; CPU seconds are of the whole process, per GB; "queue" is the time per call. Bytes are compared after each row.
+Requires a GPU, PyTorch and the package penstock, whose libcufile.so.0 is used.
 """
 
 from __future__ import annotations

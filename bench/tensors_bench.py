@@ -1,23 +1,25 @@
 #!/usr/bin/env python3
-"""How fast whole models come and go: penstock.safetensors and penstock.torch beside the libraries that people use, on a GPU.
+"""Measures how fast whole models are loaded and saved on a GPU: penstock.safetensors and penstock.torch, compared with common libraries.
 
     bench/tensors_bench.py                       all rows, with files of 4.4 and 2.4 GB in a temporary folder
     bench/tensors_bench.py --folder DIR --scale 0.05 --json
 
-Two files: "big", 90 tensors of 48 MiB, and "moe", 4,096 tensors, three of four of 768 KiB and the fourth of 514 bytes, so that hardly any lies
-aligned in the file. Every row runs in processes of its own; what came is compared with the file. GB/s are 10^9 bytes per second, all included
-but `import torch` and CUDA's context. "first" is a process's first call, "then" the best of its later ones; of hot rows there are several
-processes, and the best of each counts. The ceiling is that of a copy of 64 MiB from pinned memory, measured in the same processes.
+Two files: "big" has 90 tensors of 48 MiB; "moe" has 4,096 tensors, of which three in four have 768 KiB and the fourth has 514 bytes, so that few
+are aligned in the file. Each row has its own processes; the loaded bytes are compared with the file. GB/s are 10^9 bytes per second and include
+everything except `import torch` and CUDA's context. "first" is a process's first call, "then" the best of its later ones. Hot rows run in several
+processes, and the best of each counts. The ceiling is a 64 MiB copy from pinned memory, measured in the same processes.
 
-For cold rows and saves the ceiling is what a plain program gets out of the disk with O_DIRECT, or into it with O_DIRECT and fdatasync. Disks of
-virtual machines change their speed within seconds. So these rows are three rounds in one process, each of the ceiling and, right after it, the
-call; the fraction is that of the best call of the best ceiling. Each round of a cold row drops the file from the page cache before the call, and also
-tells what a plain program gets through the page cache, which may be far less: memory that was given back to the host comes back a page at a time.
-"after cold" is the first call of a new process right after that row, whose last call may have left the file in the page cache, or not.
+For cold rows and saves, the ceiling is what a plain program reads from the disk with O_DIRECT, or writes with O_DIRECT and fdatasync. The speed of
+a virtual machine's disk changes within seconds, so these rows consist of three rounds in one process. Each round measures the ceiling and, right
+after it, the call; the fraction is that of the best call to the best ceiling. Each round of a cold row drops the file from the page cache before the
+call, and also measures a plain program that reads through the page cache. That can be far slower, because memory that was returned to the host is
+added again one page at a time. "after cold" is the first call of a new process right after that row, whose last call may or may not have left the
+file in the page cache.
 
-"large", 18,867 tensors of 60 GB, is made and read only where --rows names it; of it three tensors are compared.
+"large", 18,867 tensors with 60 GB in total, is created and read only if --rows names it; three of its tensors are compared.
 
-Libraries that cannot be imported are left out, with the reason. Without a GPU: load_file into memory of the host; a ceiling for cold rows and saves only.
+Libraries that cannot be imported are skipped, with the reason. Without a GPU, there are only load_file into host memory, and a ceiling for cold rows
+and saves.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What only a machine of two GPUs and more shows: one table, with the commit, the machine and the ceilings of the same run.
+"""Measures what requires two or more GPUs: one table, with the commit, the machine and the ceilings of the same run.
 
     python two_gpus_bench.py --folder /dev/shm/two             # all GPUs
-    python two_gpus_bench.py --devices cuda:0,cuda:0 --gb 1    # two processes on one GPU: whether it runs
+    python two_gpus_bench.py --devices cuda:0,cuda:0 --gb 1    # two processes on one GPU: only checks that it runs
 
-Builds nothing. Needs penstock and, for rows of Python, torch and cupy; rows whose libraries are not there, and rows that fail or take more than
-their time, say so. Takes at most nine minutes (--minutes); rows that come too late are left out by name.
+Builds nothing. Requires penstock and, for the Python rows, torch and cupy. Rows whose libraries are missing, rows that fail and rows that exceed
+their time limit say so. Takes at most nine minutes (--minutes); rows that would start too late are listed as skipped.
 
-Rows. pipes: `penstock pipe-bench` between the first two, receives posted, and one at a time not posted, beside a bare copy. peers: PyTorch tensors
-from Python, Penstock with receives posted and not, NCCL, NIXL and torch.distributed.rpc; Penstock once more with expandable segments. links: one
-file into one GPU over one link, over two, and over all. sharded: one model to all, all to each, and cut. weights: tensors of one process into those
-of another. resharded: rows of two processes into the columns of one. chain: one buffer to four receivers that take the GPUs in turn. cpu: CPU
-seconds per GB of a hot file into one, and into all at once.
+Rows. pipes: `penstock pipe-bench` between the first two GPUs, with receives posted, and one message at a time without, next to a bare copy. peers:
+PyTorch tensors from Python: Penstock with and without posted receives, NCCL, NIXL and torch.distributed.rpc, and Penstock with expandable segments.
+links: one file into one GPU over one link, two, and all. sharded: one model to all GPUs: whole into each, and divided. weights: tensors of one
+process into those of another. resharded: rows from two processes into the columns of one. chain: one buffer to four receivers, which use the GPUs
+in turn. cpu: CPU seconds per GB of a hot file into one GPU, and into all GPUs at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Weights from one process into the tensors of another, beside a bare copy on the device (or, without a GPU, on the host).
+"""Measures weights loaded from one process into another's tensors, compared with a bare copy on the device (or, without a GPU, on the host).
 
     python bench/weights_bench.py [--device cuda:0] [--to cuda:0] [--gb 4] [--shape llama|moe|norms] [--loads 5] [--url unix:] [--snapshot 0]
 
-"llama" is layers of few large matrices and two norms each, "moe" many matrices of 4 MiB, "norms" 5,000 vectors of 8 KiB. The first load makes the
-plan and maps memory; later ones are what a trainer's engines see. All values of the last load are compared. "update" is the time that a trainer waits.
+"llama" has layers of few large matrices and two norms each, "moe" has many matrices of 4 MiB, "norms" has 5,000 vectors of 8 KiB. The first load
+creates the plan and maps memory; later loads are what a trainer's engines experience. All values of the last load are compared. "update" is how
+long a trainer waits.
 """
 
 from __future__ import annotations

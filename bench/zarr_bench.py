@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How fast zarr arrays are read, plain and compressed: by zarr from its own store, from penstock's and KvikIO's, and by penstock.zarr.load.
+"""Measures how fast zarr arrays are read, plain and compressed: by zarr from its own store, Penstock's and KvikIO's, and by penstock.zarr.load.
 
     bench/zarr_bench.py                          4 GiB in chunks of 1 MiB, into host memory, from a warm page cache
-    bench/zarr_bench.py --device cuda:0          into the memory of a GPU (needs cupy; nvCOMP and KvikIO's store are measured where installed)
+    bench/zarr_bench.py --device cuda:0          into GPU memory (requires cupy; nvCOMP and KvikIO's store are measured if installed)
     bench/zarr_bench.py --sets zstd,lz4          only these arrays, of plain, zstd, lz4, blosc, gzip and shards (of zstd; default plain,zstd)
     bench/zarr_bench.py --size 256M --json       one JSON object per row
 
-Each row is the best of --repeat reads, or of as many as take --seconds; the data of the last is checked. GB/s are 10^9 decoded bytes per second;
-CPU is user and system time of this process per GB. Compressed data are noise and runs in turn, and shrink to about half. Under each set stands how many
-times as fast penstock.zarr.load and zarr with penstock.zarr.install() are as the best of zarr's own rows. Two rows are no readers but limits: what
-zarr costs per chunk when the store has the memory ready, and the chunk files read with plain readinto() into memory that is there already.
+Each row is the best of --repeat reads, or of as many as fit into --seconds; the data of the last read is checked. GB/s are 10^9 decoded bytes per
+second; CPU is this process's user and system time per GB. Compressed arrays alternate between noise and constant bytes and shrink to about half
+their size. Below each set are the speeds of penstock.zarr.load, and of zarr with penstock.zarr.install(), as multiples of zarr's own best row. Two
+rows are limits: zarr's cost per chunk if the store already has the memory, and reading the chunk files into existing memory with plain readinto().
 """
 
 from __future__ import annotations

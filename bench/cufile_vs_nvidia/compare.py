@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Penstock's libcufile against NVIDIA's, and against Penstock's own C++ interface: the same rows in turn, each in a process of its own.
+"""Compares Penstock's libcufile with NVIDIA's and with Penstock's own C++ interface: the same rows alternately, each in its own process.
 
-Measures, in --rounds rounds so that a machine that slows down does so for all: our library, every library of NVIDIA's that is named or
-found (--nvidia FILE, --wheel FILE of nvidia-cufile from PyPI, and the one installed on this machine), and the C++ interface. Prints each
-figure, then the ratios beside those that Penstock requires of itself.
+Measures, in --rounds rounds so that a machine that becomes slower affects all equally: our library, every NVIDIA library that is given or found
+(--nvidia FILE, --wheel FILE with nvidia-cufile from PyPI, and the one installed on this machine), and the C++ interface. Prints each figure,
+then the ratios next to those that Penstock must reach.
 
-NVIDIA's library reads no file of a disk that udev knows nothing about, as in most containers. Where there is no record of the disk and
-this is root, one is made for its runs and removed afterwards.
+NVIDIA's library does not read files on disks that are unknown to udev, as in most containers. If the disk has no udev record and this process is
+root, a record is created for these runs and removed afterwards.
 
 Usage: compare.py --bench PENSTOCK_CUFILE_BENCH --ours LIBCUFILE --file FILE [--nvidia FILE ...] [--wheel FILE ...] [--size-mib N]
                   [--rounds N] [--repeats N] [--rows A,B] [--host] [--json FILE]
-Exits with 1 when a requirement is missed or a library failed; with 77 when there is no library of NVIDIA's to compare with.
+Exits with 1 if a requirement is missed or a library failed; with 77 if there is no NVIDIA library to compare with.
 """
 
 import argparse
