@@ -255,15 +255,15 @@ def warm(folder: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True, help="of the model; made where there is none")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for the model, which is created if missing")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--gb", type=float, default=8.0)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--loads", type=int, default=4, help="in each process")
+    parser.add_argument("--loads", type=int, default=4, help="loads per process")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--cold", action="store_true", help="one load a process, of files that are not in the page cache")
-    parser.add_argument("--json", type=Path, help="all figures, into a file")
+    parser.add_argument("--cold", action="store_true", help="load uncached files, once per process")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -271,7 +271,7 @@ def main() -> int:
         return 0
     rows = list(arguments.rows)
     if "from_pretrained" in rows and any(importlib.util.find_spec(each) is None for each in ("transformers", "accelerate")):
-        print("from_pretrained is left out: transformers or accelerate is not installed")
+        print("from_pretrained is skipped: transformers or accelerate is not installed")
         rows.remove("from_pretrained")
     make_model(arguments.folder, int(arguments.gb * arguments.scale * 1e9))
     return report(arguments, ["loader", *(row for row in rows if row != "loader")])

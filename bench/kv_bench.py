@@ -108,12 +108,12 @@ def measure(folder: Path, size: int, count: int, pieces: int, apart: bool, devic
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--folder", type=Path, help="for the stores; else a temporary one")
-    parser.add_argument("--device", help="of PyTorch; else a GPU where there is one")
-    parser.add_argument("--pieces", type=int, default=32, help="of each block")
-    parser.add_argument("--apart", action="store_true", help="the pieces of a block do not lie one behind the other")
+    parser.add_argument("--folder", type=Path, help="folder for the stores (default: a temporary one)")
+    parser.add_argument("--device", help="PyTorch device (default: a GPU if there is one)")
+    parser.add_argument("--pieces", type=int, default=32, help="pieces per block")
+    parser.add_argument("--apart", action="store_true", help="the pieces of a block are not adjacent")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of blocks")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the number of blocks")
     parser.add_argument("--json", type=Path)
     told = parser.parse_args()
     try:

@@ -237,10 +237,10 @@ def show(row: Row) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=size_of, default=4 << 30, help="of the file: bytes, or with K, M, G (default 4G)")
+    parser.add_argument("--size", type=size_of, default=4 << 30, help="size of the file in bytes, or with K, M, G (default 4G)")
     parser.add_argument("--device", help="cuda:N or host:0 (default: the first GPU, else host:0)")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--folder", help="where to make the file (default: the folder for temporary files)")
+    parser.add_argument("--folder", help="folder for the file (default: the folder for temporary files)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     device = arguments.device or penstock.devices()[0].name

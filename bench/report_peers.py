@@ -49,7 +49,7 @@ def open_penstock(path: Path, device: str, most: int) -> Opened:
 
     def read(offset: int, size: int) -> Any:
         if file.read_into(target, offset=offset, size=size) != size:
-            raise SystemExit("a read came short")
+            raise SystemExit("a read returned fewer bytes than requested")
         return size
 
     return read, lambda size: target.to_host()[:size], file.close
@@ -58,13 +58,13 @@ def open_penstock(path: Path, device: str, most: int) -> Opened:
 def open_kvikio(path: Path, device: str, most: int) -> Opened:
     kvikio, cupy = module("kvikio"), module("cupy")
     if not device.startswith("cuda"):
-        raise Absent("it reads into GPUs, and there is none")
+        raise Absent("it only reads into GPUs, and there is none")
     target = cupy.empty(most, dtype=cupy.uint8)
     file = kvikio.CuFile(str(path), "r")
 
     def read(offset: int, size: int) -> Any:
         if file.read(target[:size], file_offset=offset) != size:
-            raise SystemExit("a read came short")
+            raise SystemExit("a read returned fewer bytes than requested")
         return size
 
     return read, lambda size: target[:size].get().tobytes(), file.close
@@ -112,7 +112,7 @@ def torch_device(torch: Any, device: str) -> Any:
     if not device.startswith("cuda"):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise Absent("this PyTorch is without CUDA")
+        raise Absent("this PyTorch was built without CUDA")
     return torch.device(device)
 
 
@@ -300,16 +300,16 @@ def by_python_bench(given: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--file", type=Path, required=True, help="what is read; only read")
+    parser.add_argument("--file", type=Path, required=True, help="the file to read; never written")
     parser.add_argument("--device", default="host:0")
-    parser.add_argument("--sizes", type=lambda text: [int(each) for each in text.split(",")], required=True, help="of calls, in bytes: a,b,c")
+    parser.add_argument("--sizes", type=lambda text: [int(each) for each in text.split(",")], required=True, help="call sizes in bytes: a,b,c")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path, help="for the result; else to stdout")
+    parser.add_argument("--out", type=Path, help="file for the result (default: stdout)")
     parser.add_argument("--programs", type=Path, default=Path(__file__).resolve().parent, help="the folder bench of Penstock's sources")
-    parser.add_argument("--cufile-bench", type=Path, default=Path("penstock_cufile_bench"), help="the program of that name")
-    parser.add_argument("--own-cufile", type=Path, default=Path("libcufile.so.0"), help="Penstock's")
-    parser.add_argument("--timeout", type=int, default=120, help="seconds for one library")
-    parser.add_argument("--one", choices=list(CURVES), help="measure this one, here")
+    parser.add_argument("--cufile-bench", type=Path, default=Path("penstock_cufile_bench"), help="path of the program penstock_cufile_bench")
+    parser.add_argument("--own-cufile", type=Path, default=Path("libcufile.so.0"), help="path of Penstock's libcufile")
+    parser.add_argument("--timeout", type=int, default=120, help="time limit for each library, in seconds")
+    parser.add_argument("--one", choices=list(CURVES), help="measure only this library, in this process")
     given = parser.parse_args()
     given.file = given.file.resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that subprocess.run ends what it has started

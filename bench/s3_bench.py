@@ -252,10 +252,10 @@ def is_there(name: str, module: str) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", type=int, default=1024, help="of the one object")
-    parser.add_argument("--count", type=int, default=1000, help="objects of 1 MiB")
+    parser.add_argument("--mib", type=int, default=1024, help="size of the single object, in MiB")
+    parser.add_argument("--count", type=int, default=1000, help="number of 1 MiB objects")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--folder", default="/dev/shm", help="for files, and what the server keeps")
+    parser.add_argument("--folder", default="/dev/shm", help="folder for the files and the server's data")
     parser.add_argument("--json")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     asked = parser.parse_args()

@@ -164,7 +164,7 @@ def make_file(path: Path, total: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--folder", type=Path, help="for the file, which stays there; else a temporary one")
+    parser.add_argument("--folder", type=Path, help="folder for the file, which is kept (default: a temporary folder)")
     parser.add_argument("--gib", type=int, default=1)
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--repeat", type=int, default=5)

@@ -414,12 +414,12 @@ def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, help="for the files, which stay there; else a temporary one")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the files' lengths")
+    parser.add_argument("--folder", type=Path, help="folder for the files, which are kept (default: a temporary folder)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for the files' sizes")
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--processes", type=int, default=3, help="of hot rows")
-    parser.add_argument("--rows", help="names of rows, with commas between them; else all")
-    parser.add_argument("--peers", help="of libraries, likewise")
+    parser.add_argument("--processes", type=int, default=3, help="processes per hot row")
+    parser.add_argument("--rows", help="rows to run, separated by commas (default: all)")
+    parser.add_argument("--peers", help="libraries to measure, separated by commas (default: all)")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()

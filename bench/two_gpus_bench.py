@@ -222,11 +222,11 @@ def make_file(path: Path, nbytes: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path("/dev/shm/penstock_two_gpus"), help="for the file, which stays there")
-    parser.add_argument("--gb", type=float, default=4.3, help="of the file")
+    parser.add_argument("--folder", type=Path, default=Path("/dev/shm/penstock_two_gpus"), help="folder for the file, which is kept")
+    parser.add_argument("--gb", type=float, default=4.3, help="size of the file, in GB")
     parser.add_argument("--devices", help="default: all GPUs")
     parser.add_argument("--minutes", type=float, default=9)
-    parser.add_argument("--rows", help="names of rows, with commas between them; else all")
+    parser.add_argument("--rows", help="rows to run, separated by commas (default: all)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     devices = args.devices.split(",") if args.devices else [f"cuda:{i}" for i in range(gpus())]
@@ -246,7 +246,7 @@ def main() -> int:
         if args.rows and name not in args.rows.split(","):
             continue
         left = ends - time.monotonic()
-        print(f"== {name}" + ("" if left > 5 else ": left out, no time"), flush=True)
+        print(f"== {name}" + ("" if left > 5 else ": skipped, no time left"), flush=True)
         if left <= 5:
             continue
         try:

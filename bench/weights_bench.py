@@ -88,8 +88,8 @@ def bare_copy(target: dict[str, Any], device: str, source_device: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="host", help="that the weights are served from")
-    parser.add_argument("--to", help="that they are loaded into; the same without")
+    parser.add_argument("--device", default="host", help="device that the weights are served from")
+    parser.add_argument("--to", help="device that they are loaded into (default: the same)")
     parser.add_argument("--gb", type=float, default=4)
     parser.add_argument("--shape", choices=["llama", "moe", "norms"], default="llama")
     parser.add_argument("--loads", type=int, default=5)

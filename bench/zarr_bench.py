@@ -88,16 +88,16 @@ def main() -> int:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=size_of, default=4 << 30, help="of the array: bytes, or with K, M, G (default 4G)")
-    parser.add_argument("--chunk", type=size_of, default=1 << 20, help="of a chunk, likewise (default 1M)")
+    parser.add_argument("--size", type=size_of, default=4 << 30, help="size of the array in bytes, or with K, M, G (default 4G)")
+    parser.add_argument("--chunk", type=size_of, default=1 << 20, help="size of a chunk, in the same form (default 1M)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda:0, or host:0 (load only; default cpu)")
     parser.add_argument("--sets", default="plain,zstd", help=f"arrays to read, separated by commas: {', '.join(SETS)}")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.5, help="after which a row is not repeated (default 2.5)")
-    parser.add_argument("--group", type=size_of, default=0, help="decoded bytes that nvCOMP is asked for at once (default: load's own)")
-    parser.add_argument("--rows", default="", help="only rows whose name holds one of these words, separated by commas")
-    parser.add_argument("--all", action="store_true", help="more rows: zarr's with other settings")
-    parser.add_argument("--folder", help="where to make the array (default: the folder for temporary files)")
+    parser.add_argument("--seconds", type=float, default=2.5, help="repeat a row for at most this long (default 2.5)")
+    parser.add_argument("--group", type=size_of, default=0, help="decoded bytes per call of nvCOMP (default: the same as load)")
+    parser.add_argument("--rows", default="", help="only rows whose names contain one of these words, separated by commas")
+    parser.add_argument("--all", action="store_true", help="also measure zarr with other settings")
+    parser.add_argument("--folder", help="folder for the array (default: the folder for temporary files)")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace, name: str, folder: str) -> bool:
     if not arguments.json and "zarr" in best:
         for each, speed in best.items():
             if each != "zarr":
-                print(f"  {each}: {speed / best['zarr']:.2f} x the best of zarr's own")
+                print(f"  {each}: {speed / best['zarr']:.2f} x zarr's own best row")
     return correct
 
 
@@ -207,7 +207,7 @@ def packed_rows(arguments: argparse.Namespace, folder: str, array: zarr.Array[An
     rows.append(Row("zarr, GDSStore, penstock.zarr.install()", reader(lambda: GDSStore(folder), 10, installed=True), kind="penstock"))
     rows.append(Row("penstock.zarr.load, the CPU decodes", loaded("cpu"), kind="penstock"))
     if on_gpu and (why := _nvcomp.problem()):
-        print(f"nvCOMP is left out: {why}", file=sys.stderr)
+        print(f"nvCOMP is skipped: {why}", file=sys.stderr)
     elif on_gpu and penstock.zarr.explain(array, device=arguments.device, decode="gpu").decoder == "gpu":
         rows.append(Row("penstock.zarr.load, nvCOMP decodes", loaded("gpu"), kind="penstock"))
     return rows
@@ -222,7 +222,7 @@ def of_kvikio(folder: str, concurrencies: tuple[int, ...]) -> list[Row]:
     try:
         from kvikio.zarr import GDSStore as KvikioStore
     except ImportError as error:
-        print(f"KvikIO's GDSStore is left out: {error}", file=sys.stderr)
+        print(f"KvikIO's GDSStore is skipped: {error}", file=sys.stderr)
         return []
     rows = [Row(f"zarr, KvikIO's GDSStore, concurrency {n}", reader(lambda: KvikioStore(folder), n)) for n in concurrencies]
     return [*rows, Row("zarr, KvikIO's GDSStore, concurrency 10, batch_size 16", reader(lambda: KvikioStore(folder), 10, 16))]

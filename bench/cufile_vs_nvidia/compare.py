@@ -146,7 +146,7 @@ def unpacked(wheel: pathlib.Path, scratch: pathlib.Path) -> pathlib.Path:
         archive.extractall(folder)
     library = next(folder.rglob("libcufile.so.0"), None)
     if library is None:
-        sys.exit(f"{wheel} holds no libcufile.so.0")
+        sys.exit(f"{wheel} contains no libcufile.so.0")
     return library
 
 
@@ -159,7 +159,7 @@ def subjects(given: argparse.Namespace, scratch: pathlib.Path) -> list[Subject]:
     made = [Subject(OURS, ["--library", str(given.ours.resolve())], nvidia=False)]
     for label, library in libraries:
         if not is_nvidias(library):
-            sys.exit(f"{library} is not a library of NVIDIA's")
+            sys.exit(f"{library} is not NVIDIA's library")
         made.append(Subject(label, ["--library", str(library.resolve())], nvidia=True))
     made.append(Subject(NATIVE, ["--native"], nvidia=False))
     return made
@@ -231,7 +231,7 @@ def measure(everyone: list[Subject], given: argparse.Namespace) -> Figures:
 
 
 def print_figures(everyone: list[Subject], figures: Figures) -> None:
-    print("\nmedian (best) of each row; CPU seconds for each GB")
+    print("\nmedian (best) of each row; CPU seconds per GB")
     print(f"{'row':18}" + "".join(f"{subject.label:>38}" for subject in everyone))
     for row, by_label in figures.items():
         cells = []
@@ -275,19 +275,19 @@ def print_ratios(everyone: list[Subject], figures: Figures) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bench", type=pathlib.Path, required=True, help="the program penstock_cufile_bench")
+    parser.add_argument("--bench", type=pathlib.Path, required=True, help="path of the program penstock_cufile_bench")
     parser.add_argument("--ours", type=pathlib.Path, required=True, help="Penstock's libcufile.so.0")
-    parser.add_argument("--file", type=pathlib.Path, required=True, help="the file to read; made where it is missing, and kept")
-    parser.add_argument("--nvidia", type=pathlib.Path, action="append", default=[], help="a libcufile.so.0 of NVIDIA's")
-    parser.add_argument("--wheel", type=pathlib.Path, action="append", default=[], help="a wheel of nvidia-cufile")
-    parser.add_argument("--no-installed", action="store_true", help="leave out the library installed on this machine")
+    parser.add_argument("--file", type=pathlib.Path, required=True, help="the file to read; created if missing, and kept")
+    parser.add_argument("--nvidia", type=pathlib.Path, action="append", default=[], help="path of an NVIDIA libcufile.so.0; can be repeated")
+    parser.add_argument("--wheel", type=pathlib.Path, action="append", default=[], help="path of a wheel of nvidia-cufile; can be repeated")
+    parser.add_argument("--no-installed", action="store_true", help="skip the library installed on this machine")
     parser.add_argument("--size-mib", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", default="")
-    parser.add_argument("--timeout", type=int, default=180, help="seconds for one process")
-    parser.add_argument("--host", action="store_true", help="host memory: says little of cuFile, but runs without a GPU")
-    parser.add_argument("--json", type=pathlib.Path, help="all figures, too")
+    parser.add_argument("--timeout", type=int, default=180, help="time limit for each process, in seconds")
+    parser.add_argument("--host", action="store_true", help="use host memory: says little about cuFile, but needs no GPU")
+    parser.add_argument("--json", type=pathlib.Path, help="also write all figures to this file")
     given = parser.parse_args()
     for needed in (given.bench, given.ours, *given.nvidia, *given.wheel):
         if not needed.exists():
@@ -309,7 +309,7 @@ def main() -> int:
         print(f"failed: {subject.label}: {subject.failure}")
     compared = [subject for subject in everyone if subject.nvidia and not subject.failure]
     if not compared:
-        print("no library of NVIDIA's was measured")
+        print("no NVIDIA library was measured")
     if not met or any(not subject.nvidia for subject in failed):
         return 1
     if not compared:
