@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 MIB = 1 << 20
-Reader = Callable[[int, int], Any]  # offset and bytes, to what was read
-Opened = tuple[Reader, Callable[[Any], bytes], Callable[[], None]]  # read, look at the bytes, close
+Reader = Callable[[int, int], Any]  # offset and size; returns what was read
+Opened = tuple[Reader, Callable[[Any], bytes], Callable[[], None]]  # read, return the bytes, close
 
 
 class Absent(Exception):
@@ -39,7 +39,7 @@ def module(name: str) -> Any:
         raise Absent(str(error)) from error
 
 
-# --- the libraries: each opens a file for a device
+# --- the libraries: each function opens a file for a device
 
 
 def open_penstock(path: Path, device: str, most: int) -> Opened:
@@ -85,7 +85,7 @@ def open_torch(path: Path, device: str, most: int) -> Opened:
 
 
 def open_safetensors(path: Path, device: str, most: int) -> Opened:
-    """Of a file that holds a tensor for each place, made beforehand; the offset says which."""
+    """Opens a file that contains one tensor for each call; the offset selects the tensor."""
     safetensors = module("safetensors")
     if not device.startswith("cuda"):
         module("numpy")
@@ -116,21 +116,21 @@ def torch_device(torch: Any, device: str) -> Any:
     return torch.device(device)
 
 
-# name, opener, version of what, the call, how to install
+# name: the function that opens a file, the package whose version is reported, the call, how to install it
 CURVES: dict[str, tuple[Callable[..., Opened], str, str, str]] = {
     "Penstock, Python": (open_penstock, "penstock", "penstock.open(file).read_into(target, offset, size)", "pip install . in Penstock's sources"),
     "KvikIO": (open_kvikio, "kvikio", "kvikio.CuFile(file).read(array, file_offset)", "pip install kvikio-cu13 cupy-cuda13x"),
     "PyTorch": (open_torch, "torch", "torch.from_file(file)[range].to(device, copy=True)", "pip install torch"),
-    "safetensors": (open_safetensors, "safetensors", "safe_open(file).get_tensor(name), one tensor for each call", "pip install safetensors, and torch; without a GPU numpy will do"),
+    "safetensors": (open_safetensors, "safetensors", "safe_open(file).get_tensor(name), one tensor per call", "pip install safetensors torch; without a GPU, numpy instead of torch"),
 }  # fmt: skip
 NVIDIA, PROGRAMS = "NVIDIA libcufile", "Rows from Python"
 
 
-# --- measuring one of them
+# --- measuring one library
 
 
 def make_cold(path: Path) -> bool:
-    """False where the page cache keeps the file."""
+    """Drops the file from the page cache. Returns False if it stays there."""
     with open(path, "rb", buffering=0) as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -139,7 +139,7 @@ def make_cold(path: Path) -> bool:
         except BlockingIOError:
             return True
         except OSError:
-            return True  # no such question here
+            return True  # this file system cannot tell
     return False
 
 
@@ -150,7 +150,7 @@ def make_hot(path: Path) -> None:
 
 
 def safetensors_file(folder: Path, source: Path, size: int, count: int) -> Path:
-    """The first bytes of the source as tensors of the size."""
+    """Creates a safetensors file with the source's first bytes as tensors of this size."""
     header = json.dumps({f"t{i}": {"dtype": "U8", "shape": [size], "data_offsets": [i * size, (i + 1) * size]} for i in range(count)}).encode()
     header += b" " * (-len(header) % 8)
     made = folder / "data.safetensors"
@@ -178,12 +178,12 @@ def measure_calls(path: Path, source: Path, opener: Callable[..., Opened], devic
         cpu.append(time.process_time() - began_cpu)
         seen = bytes(look(last))
         close()
-        del read, look, close, last  # what is still mapped cannot leave the page cache
+        del read, look, close, last  # mapped pages cannot be dropped from the page cache
         with open(source, "rb") as file:
             if os.pread(file.fileno(), size, (count - 1) * size) != seen:
                 raise SystemExit(f"calls of {size} bytes: the bytes are wrong")
     if not cold:
-        seconds, cpu = seconds[1:], cpu[1:]  # the first was to warm up
+        seconds, cpu = seconds[1:], cpu[1:]  # the first run was a warm-up
     middle = statistics.median_low(seconds)
     spent = cpu[seconds.index(middle)]
     return {"series": "cold" if cold else "hot", "call_bytes": size, "gb_per_s": size * count / middle / 1e9, "us": middle / count * 1e6,
@@ -208,11 +208,11 @@ def measure_one(name: str, given: argparse.Namespace) -> dict[str, Any]:
     return {"name": name, "state": "measured", "version": version, "call": call, "points": points}
 
 
-# --- all of them
+# --- measuring all libraries
 
 
 def child(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """What a process of its own finds out, or how it ended."""
+    """Measures one library in its own process. Returns its result, or the reason for its failure."""
     _, _, call, install = CURVES[name]
     command = [sys.executable, __file__, "--one", name, "--file", str(given.file), "--device", given.device]
     command += ["--sizes", ",".join(map(str, given.sizes)), *(["--quick"] if given.quick else [])]
@@ -238,16 +238,16 @@ def last_words(ended: subprocess.CompletedProcess[str]) -> str:
 
 
 def by_compare(given: argparse.Namespace) -> dict[str, Any]:
-    """NVIDIA's library, Penstock's drop-in and the C++ interface in the rows of cufile_vs_nvidia/compare.py."""
+    """Measures NVIDIA's library, Penstock's replacement and the C++ interface with the rows of cufile_vs_nvidia/compare.py."""
     compare = given.programs / "cufile_vs_nvidia/compare.py"
     told: dict[str, Any] = {"name": NVIDIA, "call": "cuFileRead, by bench/cufile_vs_nvidia/compare.py", "program": "bench/cufile_vs_nvidia/compare.py",
             "install": "apt-get install libcufile-13-0 (NVIDIA's repository of CUDA packages), or pip install nvidia-cufile; "
                        "then, in Penstock's sources, cmake --build build/release --target penstock_cufile_bench"}  # fmt: skip
     if not given.device.startswith("cuda"):
-        return {**told, "state": "absent", "reason": "it reads into GPUs, and there is none"}
+        return {**told, "state": "absent", "reason": "it only reads into GPUs, and there is none"}
     for needed in (compare, given.cufile_bench, given.own_cufile):
         if not needed.is_file():
-            return {**told, "state": "absent", "reason": f"{needed} is not there"}
+            return {**told, "state": "absent", "reason": f"{needed} does not exist"}
     with tempfile.TemporaryDirectory(prefix="penstock-peers-", dir=given.file.parent) as folder:
         found = Path(folder) / "figures.json"
         command = [sys.executable, str(compare), "--bench", str(given.cufile_bench), "--ours", str(given.own_cufile), "--file", str(Path(folder) / "data"),
@@ -265,23 +265,23 @@ def by_compare(given: argparse.Namespace) -> dict[str, Any]:
             rows.append({"row": f"{row}, {label}", "ours": label in ("ours", "native"), "us" if figure["unit"] == "us" else "gb_per_s": middle, "cpu_s_per_gb": cpu})
     labels = sorted({label for by_label in figures["figures"].values() for label in by_label if label.startswith("nvidia")})
     if not labels:
-        reason = next(iter(figures["failures"].values()), "no libcufile.so.0 of NVIDIA's was found")
+        reason = next(iter(figures["failures"].values()), "NVIDIA's libcufile.so.0 was not found")
         return {**told, "state": "absent", "reason": reason, "rows": rows}
     return {**told, "state": "measured", "version": ", ".join(labels), "rows": rows}
 
 
 def nvidia_wheels() -> list[str]:
-    """Of nvidia-cufile, as pip has installed it."""
+    """Returns the libraries of nvidia-cufile packages that pip has installed."""
     return [str(each) for folder in sys.path for each in Path(folder).glob("nvidia/**/libcufile.so.0")]
 
 
 def by_python_bench(given: argparse.Namespace) -> dict[str, Any]:
-    """The rows of python_bench.py, those of PyTorch's GdsFile and KvikIO among them."""
+    """Measures the rows of python_bench.py, including those of PyTorch's GdsFile and KvikIO."""
     program = given.programs / "python_bench.py"
-    told: dict[str, Any] = {"name": PROGRAMS, "call": "bench/python_bench.py: KvikIO, torch.cuda.gds and Penstock's modules of their names",
+    told: dict[str, Any] = {"name": PROGRAMS, "call": "bench/python_bench.py: KvikIO, torch.cuda.gds and Penstock's replacements for them",
                             "program": "bench/python_bench.py", "install": "pip install . in Penstock's sources, and numpy"}  # fmt: skip
     if not program.is_file():
-        return {**told, "state": "absent", "reason": f"{program} is not there"}
+        return {**told, "state": "absent", "reason": f"{program} does not exist"}
     try:
         module("penstock"), module("numpy")
     except Absent as error:
@@ -295,7 +295,7 @@ def by_python_bench(given: argparse.Namespace) -> dict[str, Any]:
     for row in rows:
         row["ours"] = row["row"].startswith(("penstock", "10000 random", "4 KiB read_into"))
     left_out = "; ".join(f"{row['row']}: {row['skipped']}" for row in rows if row["skipped"])
-    return {**told, "state": "measured", "rows": [row for row in rows if not row["skipped"]], "reason": f"left out: {left_out}" if left_out else ""}
+    return {**told, "state": "measured", "rows": [row for row in rows if not row["skipped"]], "reason": f"skipped: {left_out}" if left_out else ""}
 
 
 def main() -> int:
@@ -312,7 +312,7 @@ def main() -> int:
     parser.add_argument("--one", choices=list(CURVES), help="measure only this library, in this process")
     given = parser.parse_args()
     given.file = given.file.resolve()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that subprocess.run ends what it has started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that subprocess.run kills the process that it has started
     if given.one:
         try:
             told = measure_one(given.one, given)

@@ -40,7 +40,7 @@ def test_penstock_is_measured_at_each_size_and_the_others_say_how_to_have_them(t
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     found = measured(tmp_path, "--programs", "/no/such/folder")
     assert found["Rows from Python"]["state"] == "absent"
-    assert "/no/such/folder/python_bench.py is not there" in found["Rows from Python"]["reason"]
+    assert "/no/such/folder/python_bench.py does not exist" in found["Rows from Python"]["reason"]
 
 
 def test_a_library_that_takes_too_long_has_failed(tmp_path: Path) -> None:
