@@ -88,7 +88,7 @@ WAYS = ("library", "install", "run")
 
 
 def config_of(nbytes: int) -> dict[str, Any]:
-    """Of a Llama of about so many bytes of BF16."""
+    """Returns the configuration of a Llama-like model with about this many bytes of BF16."""
     hidden = 4096 if nbytes >= 2 << 30 else 1024 if nbytes >= 64 << 20 else 256
     inner, vocabulary = hidden * 7 // 2, 32000 if hidden == 4096 else 4000
     layer = 2 * hidden * (2 * hidden + 2 * hidden // 4 + 3 * inner)
@@ -124,7 +124,7 @@ def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def make_model(folder: Path, nbytes: int) -> None:
-    """Each tensor is another stretch of one block of random numbers."""
+    """Creates the model. Each tensor is a different part of one block of random numbers."""
     import torch
     from safetensors.torch import save_file
 
@@ -202,7 +202,7 @@ def measure(row: str, way: str, folder: Path, device: str, loads: int) -> dict[s
 
 
 def wrong_of(found: dict[str, Any], files: list[str], device: str) -> list[str]:
-    """The names of tensors that are not what the library reads, or not on the device."""
+    """Returns the names of tensors that differ from what the library reads, or are not on the device."""
     import torch
 
     try:
@@ -225,7 +225,7 @@ def wrong_of(found: dict[str, Any], files: list[str], device: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace, row: str, way: str, loads: int) -> dict[str, Any]:
-    """In a process of its own."""
+    """Runs one measurement in its own process."""
     words = [sys.executable, __file__, "--folder", str(arguments.folder), "--device", arguments.device, "--loads", str(loads), "--one", row, way]
     if way == "run":
         words = [sys.executable, "-m", "penstock", "run", "--no-audit", "--", *words]
@@ -238,7 +238,7 @@ def run(arguments: argparse.Namespace, row: str, way: str, loads: int) -> dict[s
 
 
 def cool(folder: Path) -> None:
-    """Out of the page cache, as far as the kernel lets go of it."""
+    """Drops the files from the page cache, as far as the kernel allows."""
     for each in files_of(folder):
         descriptor = os.open(each, os.O_RDONLY)
         os.fsync(descriptor)

@@ -47,7 +47,7 @@ def best_of(repeat: int, total: int, run: Callable[[], Any], before: Callable[[]
 
 
 def places(size: int, count: int, pieces: int, apart: bool) -> list[list[int]]:
-    """Where the pieces of each block lie: one behind the other, or each with the same one of other blocks."""
+    """Returns where the pieces of each block are: adjacent, or each next to the same piece of other blocks."""
     part = size // pieces
     return [[(k * count + i if apart else i * pieces + k) * part for k in range(pieces)] for i in range(count)]
 

@@ -42,7 +42,7 @@ def drop(path: str) -> None:
 
 
 def raw(path: str, size: int, depth: int, direct: bool) -> float:
-    """Seconds that so many threads take for the file."""
+    """Returns the seconds that this many threads take to read the file."""
     drop(path)
     memory = mmap.mmap(-1, size)
     memory.write(b"\1" * size)
@@ -93,7 +93,7 @@ def small(file: Any, memory: Any, size: int) -> None:
     file.read_many([(memory, at, 4096, at) for at in range(0, size, 65536)])
 
 
-# The rows of Penstock: what they read into, how, and the part of the file that they bring.
+# Penstock's rows: what they read into, how, and which part of the file they read.
 ROWS: dict[str, tuple[str, Callable[..., None], dict[str, Any], float]] = {
     "device, one call": ("host:0", whole, {}, 1),
     "device, one call, keep": ("host:0", whole, {"cache": "keep"}, 1),
@@ -113,7 +113,7 @@ ROWS: dict[str, tuple[str, Callable[..., None], dict[str, Any], float]] = {
 def check(got: Any, size: int, step: int, length: int) -> None:
     import numpy as np
 
-    # The file's first period and a piece, by a reader that knows nothing of Penstock.
+    # The file's first period and one more piece, read without Penstock.
     period = np.frombuffer(CONTENT, "u1")
     for at in range(0, size, step):
         first = at % PERIOD

@@ -100,7 +100,7 @@ def same(tensor):
 
 
 def nixl_end(rank, mails):
-    """Each end writes into the other's memory, and its notification says that the bytes are there."""
+    """Each end writes into the other's memory and sends a notification when the bytes have arrived."""
     import torch
     from nixl._api import nixl_agent, nixl_agent_config
 

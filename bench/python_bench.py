@@ -50,7 +50,7 @@ class Bench:
         self.ceiling = 0.0
 
     def best(self, call: Callable[[], object]) -> tuple[float, float]:
-        """Seconds, and CPU seconds, of the quickest call."""
+        """Returns the seconds and CPU seconds of the fastest call."""
         found = (float("inf"), 0.0)
         for _ in range(self.repeat):
             cpu, began = time.process_time(), time.perf_counter()

@@ -89,7 +89,7 @@ def serving(folder: Path, cores: list[int]) -> Iterator[dict[str, str]]:
 
 
 def make_files(www: Path, size: int) -> None:
-    """data.bin, of 64-bit numbers that count up from their place; and a model of as many bytes."""
+    """Creates data.bin, which contains consecutive 64-bit numbers, and a model of the same size."""
     import numpy as np
 
     www.mkdir()
@@ -144,7 +144,7 @@ def compare(got: Any, offsets: list[int] | None, size: int) -> None:
 
 
 def reader_of(client: str, what: str, url: str, size: int) -> tuple[Callable[[], Any], int, list[int] | None]:
-    """What reads once, with its opening; the bytes that it brings; and the offsets of ranges."""
+    """Returns a function that opens and reads once, the number of bytes it reads, and the offsets of ranges."""
     import penstock
 
     if what == "load_file":

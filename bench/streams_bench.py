@@ -37,7 +37,7 @@ class Descr(ctypes.Structure):
 
 
 class CuFile:
-    """libcufile.so.0, as far as this needs it."""
+    """The functions of libcufile.so.0 that this benchmark uses."""
 
     def __init__(self) -> None:
         import penstock

@@ -52,7 +52,7 @@ def sizes_of(kind: str, scale: float) -> list[int]:
 
 
 def make_file(path: Path, kind: str, scale: float) -> None:
-    """A safetensors file of random bytes, BF16 and, where that is odd, U8."""
+    """Creates a safetensors file of random bytes: BF16, or U8 if a tensor has an odd number of bytes."""
     sizes = sizes_of(kind, scale)
     header: dict[str, Any] = {}
     at = 0
@@ -107,7 +107,7 @@ def link_ceiling(torch: Any) -> float:
 
 
 def by_threads(count: int, chunk: int, nbytes: int, mover: Callable[[], Callable[[int], Any]]) -> None:
-    """Each takes the next chunk, until nbytes are taken. mover: called by each thread, gives what it does at an offset."""
+    """Each thread takes the next chunk until none are left. mover: called by each thread; returns the function that moves the chunk at an offset."""
     lock, next_at = threading.Lock(), [0]
 
     def work() -> None:
@@ -127,7 +127,7 @@ def by_threads(count: int, chunk: int, nbytes: int, mover: Callable[[], Callable
 
 
 def direct_ceiling(path: Path, nbytes: int, write: bool) -> float:
-    """GB/s of four threads with O_DIRECT, 4 MiB each, one behind the other."""
+    """Returns the GB/s of four threads with O_DIRECT, which take consecutive 4 MiB chunks."""
     nbytes = nbytes // (16 * MIB) * 16 * MIB
     flags = os.O_DIRECT | (os.O_WRONLY | os.O_CREAT if write else os.O_RDONLY)
     fd = os.open(path, flags, 0o644)
@@ -149,7 +149,7 @@ def direct_ceiling(path: Path, nbytes: int, write: bool) -> float:
 
 
 def cached_ceiling(path: Path, nbytes: int) -> float:
-    """GB/s of two threads through the page cache, 1 MiB each, one behind the other."""
+    """Returns the GB/s of two threads through the page cache, which take consecutive 1 MiB chunks."""
     fd = os.open(path, os.O_RDONLY)
 
     def mover() -> Callable[[int], Any]:
@@ -163,7 +163,7 @@ def cached_ceiling(path: Path, nbytes: int) -> float:
     return nbytes / seconds / 1e9
 
 
-# Of cold rows and saves: a ceiling and a call each.
+# For cold rows and saves: the ceiling and the call of each.
 ROUNDS = 3
 
 
@@ -364,7 +364,7 @@ def move_checkpoint(
 
 
 def save_checkpoint(dcp: Any, storage: Any, peer: str, state: dict[str, Any], folder: Path) -> None:
-    """Durably, in files that everybody reads."""
+    """Saves durably, in standard safetensors files."""
     names = dict.fromkeys(state, 1)
     writer = storage.HuggingFaceStorageWriter(str(folder), fqn_to_index_mapping=names, save_distributed=True, enable_consolidation=True)
     dcp.save(state, storage_writer=writer, no_dist=True)
@@ -401,7 +401,7 @@ def rows(folder: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def best_of(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of several processes that did the same."""
+    """Combines the results of several processes that ran the same row."""
     best = dict(runs[0])
     for key in ("first", "then", "ceiling"):
         if key in best:
@@ -451,7 +451,7 @@ def main() -> int:
                 reason = (done.stderr.strip().splitlines() or ["no reason"])[-1]
                 failed = failed or "ModuleNotFoundError" not in reason
                 print(json.dumps({"row": row, "peer": peer, "file": path.name, "skipped": reason}) if args.json else
-                      f"{row:<11}{peer:<15}{path.stem:<5}left out: {reason}", flush=True)
+                      f"{row:<11}{peer:<15}{path.stem:<5}skipped: {reason}", flush=True)
                 continue
             told = best_of([json.loads(each.stdout.splitlines()[-1]) for each in runs])
             if args.json:

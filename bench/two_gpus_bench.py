@@ -33,7 +33,7 @@ GB = 10**9
 
 
 def told(command: list[str], seconds: float, **environment: str) -> str:
-    """What a program prints. CalledProcessError and TimeoutExpired say what went wrong."""
+    """Returns a program's output. Raises CalledProcessError or TimeoutExpired."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env={**os.environ, **environment})
     if done.returncode != 0:
         last = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
@@ -147,7 +147,7 @@ def in_child(row: str, devices: list[str], file: Path) -> Iterator[str]:
 
 
 def weights(gb: float, devices: list[str], seconds: float) -> Iterator[str]:
-    """From one process into another one's tensors."""
+    """Loads one process's weights into another process's tensors."""
     there, here = (each.replace("cpu", "host") for each in devices[:2])
     for shape in ("llama", "moe"):
         command = [sys.executable, str(HERE / "weights_bench.py"), "--device", there, "--to", here, "--shape", shape, "--gb", str(gb)]
@@ -155,7 +155,7 @@ def weights(gb: float, devices: list[str], seconds: float) -> Iterator[str]:
 
 
 def serve(device: str, nbytes: int, rank: int, urls: Any, done: Any) -> None:
-    """Half of the rows of each tensor."""
+    """Serves half of the rows of each tensor."""
     import weights_bench
 
     import penstock
@@ -170,7 +170,7 @@ def serve(device: str, nbytes: int, rank: int, urls: Any, done: Any) -> None:
 
 
 def resharded(devices: list[str], file: Path) -> Iterator[str]:
-    """From two ranks that have rows to one that wants columns."""
+    """Loads rows from two ranks into the columns of one."""
     import multiprocessing
 
     import weights_bench

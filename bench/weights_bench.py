@@ -22,7 +22,7 @@ from penstock.weights import WeightsReceiver
 
 
 def shapes(kind: str, nbytes: int) -> dict[str, tuple[int, ...]]:
-    """Of 16-bit elements."""
+    """Returns the shapes of tensors with 16-bit elements."""
     if kind == "norms":
         return {f"{i}.norm": (4096,) for i in range(5000)}
     if kind == "moe":

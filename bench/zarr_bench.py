@@ -47,14 +47,14 @@ class Row(NamedTuple):
 
 
 class UngatheredStore(GDSStore):
-    """GDSStore with a request of its own for each get: what gathering gains."""
+    """A GDSStore that makes one request per get, to show what combining them gains."""
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Buffer | None:
         return await asyncio.to_thread(self.get_sync, key, prototype=prototype, byte_range=byte_range)
 
 
 class ReadyStore(MemoryStore):
-    """Has one chunk in memory and gives it for the key of every chunk."""
+    """A store with one chunk in memory, which it returns for every chunk's key."""
 
     def __init__(self, metadata: dict[str, Buffer], chunk_bytes: int) -> None:
         super().__init__(metadata, read_only=True)
@@ -108,7 +108,7 @@ def size_of(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace, name: str, folder: str) -> bool:
-    """Whether all rows of a set gave the right data."""
+    """Returns True if all rows of a set returned the right data."""
     rows = max(1, arguments.size // arguments.chunk)
     shape = (rows, arguments.chunk // 4)
     array, expected, stored = make(folder, name, shape)
@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace, name: str, folder: str) -> bool:
 
 
 def reader(store: Callable[[], Any], concurrency: int, chunks_at_once: int = 1, installed: bool = False) -> Callable[[], Any]:
-    """Reads all by zarr, in memory of the kind that zarr is set to."""
+    """Reads the whole array with zarr, into the kind of memory that zarr is configured for."""
     settings = {"async.concurrency": concurrency, "codec_pipeline.batch_size": chunks_at_once}
 
     def read() -> Any:
@@ -213,12 +213,12 @@ def packed_rows(arguments: argparse.Namespace, folder: str, array: zarr.Array[An
     return rows
 
 
-# What zarr.config.enable_gpu() sets, taken back.
+# Reverts zarr.config.enable_gpu().
 _CPU_BUFFERS = {"buffer": "zarr.buffer.cpu.Buffer", "ndbuffer": "zarr.buffer.cpu.NDBuffer"}
 
 
 def of_kvikio(folder: str, concurrencies: tuple[int, ...]) -> list[Row]:
-    """The rows of KvikIO's own store, where it is installed."""
+    """Measures KvikIO's own store, if it is installed."""
     try:
         from kvikio.zarr import GDSStore as KvikioStore
     except ImportError as error:
@@ -229,7 +229,7 @@ def of_kvikio(folder: str, concurrencies: tuple[int, ...]) -> list[Row]:
 
 
 def make(folder: str, name: str, shape: tuple[int, int]) -> tuple[zarr.Array[Any], np.ndarray[Any, Any], int]:
-    """An array, a sum per row to check by, and the bytes of its chunk files."""
+    """Creates an array. Returns it, a checksum for each row, and the size of its chunk files."""
     codecs: dict[str, Any] = {
         "plain": (None, None),
         "zstd": (zarr.codecs.ZstdCodec(level=1), numcodecs.Zstd(1)),
@@ -320,7 +320,7 @@ def zarr_on(device: str) -> Iterator[None]:
 
 
 def best_of(read: Callable[[], Any], repeat: int, seconds: float) -> tuple[tuple[float, float], Any]:
-    """Seconds and CPU seconds of the fastest read, and what the last one gave."""
+    """Returns the seconds and CPU seconds of the fastest read, and the result of the last one."""
     best = (float("inf"), 0.0)
     values = None
     begun = time.perf_counter()

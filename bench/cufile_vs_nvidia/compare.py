@@ -31,7 +31,7 @@ SKIPPED = 77
 OURS, NATIVE = "ours", "native"
 MARKER = b"penstock_cufile_marker"  # what our library exports and NVIDIA's does not
 
-# How many times NVIDIA's figure ours must be, by row. Every row must also cost less CPU.
+# Required ratio of our figure to NVIDIA's, by row. Every row must also use less CPU time.
 REQUIRED = {
     "hot_one_call": 1.6,
     "hot_1m": 1.8,
@@ -128,7 +128,7 @@ def is_nvidias(library: pathlib.Path) -> bool:
 
 
 def installed_library() -> Optional[pathlib.Path]:
-    """NVIDIA's library on this machine: what the dynamic linker knows, or a CUDA toolkit's."""
+    """Returns NVIDIA's library on this machine: the one that the dynamic linker finds, or a CUDA toolkit's."""
     found = []
     try:
         listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
@@ -176,7 +176,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def run_once(subject: Subject, given: argparse.Namespace, figures: Figures) -> None:
-    """One process; its figures, or the subject's failure."""
+    """Runs one process. Stores its figures, or the subject's failure."""
     command = [str(given.bench.resolve()), *subject.arguments, "--label", subject.label, "--json", "--file", str(given.file.resolve()),
                "--size-mib", str(given.size_mib), "--repeats", str(given.repeats)]
     if given.rows:
@@ -251,7 +251,7 @@ def judged(row: str, what: str, found: float, wanted: float, met: bool) -> bool:
 
 
 def print_ratios(everyone: list[Subject], figures: Figures) -> bool:
-    """True when every requirement that could be judged is met."""
+    """Returns True if every requirement that could be checked is met."""
     print("\nratios of medians; above 1: ours is better")
     met = True
     for row, by_label in figures.items():
