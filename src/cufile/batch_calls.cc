@@ -68,7 +68,7 @@ bool prepare(driver& library, std::span<const CUfileIOParams_t> entries, prepare
     if (opcode != CUFILE_READ && opcode != CUFILE_WRITE) refused = EIO;
     if (refused == 0) refused = fault_of(library.memory(), {base, memory_offset, size}, opcode == CUFILE_WRITE);
     if (refused == 0 && library.refuses(base)) refused = CU_FILE_CUDA_MEMORY_TYPE_INVALID;
-    out.requests.push_back({refused == 0 ? &used->target : nullptr, static_cast<std::byte*>(base) + (refused == 0 ? memory_offset : 0),
+    out.requests.push_back({refused == 0 ? used->target.get() : nullptr, static_cast<std::byte*>(base) + (refused == 0 ? memory_offset : 0),
                             size, file_offset, opcode == CUFILE_WRITE});
     out.refused.push_back(refused);
     if (library.stats().counts_by_gpu()) {

@@ -256,10 +256,11 @@ void descriptor_set::release(std::list<member>::iterator place) noexcept {
 
 // Uses a duplicate unless descriptors are scarce: the last quarter of the descriptors is left to programs that register nearly as many
 // files as they may open.
-result<file> driver::adopt(int descriptor, std::optional<file_identity>& lent_as) {
+result<file> driver::adopt(int descriptor, bool may_lend, std::optional<file_identity>& lent_as) {
   adopt_options how{.direct_writes = past_cache_, .duplicate = true};
   const auto not_direct = denial_of(descriptor);
   auto adopted = detail::adopt(owner(), descriptor, how, not_direct);
+  if (!may_lend) return adopted;
   const bool is_scarce = adopted ? in_last_quarter(adopted->descriptor().value_or(0))
                                  : adopted.error().native() == EMFILE || adopted.error().native() == ENFILE;
   if (!is_scarce) return adopted;
@@ -268,9 +269,9 @@ result<file> driver::adopt(int descriptor, std::optional<file_identity>& lent_as
   return detail::adopt(owner(), descriptor, how, not_direct);
 }
 
-CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
+CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle, bool may_lend, std::string* reason) {
   std::optional<file_identity> lent_as;
-  auto adopted = adopt(descriptor, lent_as);
+  auto adopted = adopt(descriptor, may_lend, lent_as);
   const auto opened_as = identity_of(descriptor);
   auto claimed =
       adopted && opened_as ? descriptors_.add(descriptor, adopted->descriptor().value_or(descriptor), *opened_as) : descriptor_set::claim();
@@ -278,9 +279,11 @@ CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
   const status problem = adopted ? refusal(*adopted) : adopted.error();
   if (!problem.ok()) {
     log_.write(log_level::error, "cuFileHandleRegister: {}", problem.message());
+    if (reason != nullptr) *reason = problem.message();
     return adopted ? answer(CU_FILE_IO_NOT_SUPPORTED) : registration_error(problem);
   }
-  auto* made = files_.add(std::unique_ptr<registered_file>(new registered_file{std::move(claimed), std::move(*adopted), lent_as}));
+  auto target = std::make_shared<file>(std::move(*adopted));
+  auto* made = files_.add(std::unique_ptr<registered_file>(new registered_file{std::move(claimed), std::move(target), lent_as}));
   if (made == nullptr) return answer(CU_FILE_NOMEM_ERROR);
   *handle = made;
   return answer(CU_FILE_SUCCESS);
@@ -288,7 +291,7 @@ CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle) {
 
 slots<registered_file>::user driver::find_file(CUfileHandle_t handle) noexcept {
   auto found = files_.find(handle);
-  if (found && found->lent_as && found->lent_as != identity_of(found->target.descriptor().value_or(-1))) return {};
+  if (found && found->lent_as && found->lent_as != identity_of(found->target->descriptor().value_or(-1))) return {};
   return found;
 }
 

@@ -79,9 +79,11 @@ class descriptor_set {
 // Members are destroyed last to first, so the descriptor can get a new handle only when nothing runs on the old one.
 struct registered_file {
   descriptor_set::claim descriptor;
-  file target;
+  // Python's File objects share it. The registration closes it, which waits for their requests; later ones fail with errc::closed.
+  std::shared_ptr<file> target;
   // Set if there was no room for a duplicate: the file behind the caller's own descriptor. Checked before each use.
   std::optional<file_identity> lent_as;
+  ~registered_file() { (void)target->close(); }
 };
 
 class driver {
@@ -117,7 +119,8 @@ class driver {
 
   // --- files. A descriptor has one handle. The handle uses a duplicate: the caller may close the descriptor, and a file opened later under
   // the same number gets its own handle.
-  CUfileError_t register_file(int descriptor, CUfileHandle_t* handle);
+  // may_lend: the handle may use the caller's own descriptor if few are left. reason: set if the file is refused.
+  CUfileError_t register_file(int descriptor, CUfileHandle_t* handle, bool may_lend = true, std::string* reason = nullptr);
   // Waits for requests on the file, even if another thread is deregistering it.
   void deregister_file(CUfileHandle_t handle) { counters_.count(counted::handle_deregister, release_file(handle)); }
   // Like deregister_file(), but not counted. Returns true on the thread that released the file.
@@ -178,7 +181,7 @@ class driver {
   void take_settings();
   void say_once(std::string text);
   // lent_as: see registered_file.
-  result<file> adopt(int descriptor, std::optional<file_identity>& lent_as);
+  result<file> adopt(int descriptor, bool may_lend, std::optional<file_identity>& lent_as);
   [[nodiscard]] std::string denial_of(int descriptor);
   void release_all();
   [[nodiscard]] status refusal(const file& target) const;

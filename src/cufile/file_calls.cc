@@ -84,8 +84,8 @@ ssize_t transfer(CUfileHandle_t handle, const range& asked, bool is_write) {
   auto* const memory = static_cast<std::byte*>(asked.base) + asked.memory_offset;
   const bool aligned = is_aligned(memory, asked.size, asked.file_offset);
   const auto options = library.options(asked.size, is_write, aligned);
-  const auto outcome = is_write ? used->target.write(memory, asked.size, asked.file_offset, options)
-                                : used->target.read(memory, asked.size, asked.file_offset, options);
+  const auto outcome = is_write ? used->target->write(memory, asked.size, asked.file_offset, options)
+                                : used->target->read(memory, asked.size, asked.file_offset, options);
   if (counting) library.stats().count_transfer({library.stats().gpu_of(library.owner(), memory), is_write, aligned}, outcome, began);
   library.log_failure(is_write ? "cuFileWrite" : "cuFileRead", outcome.error);
   return told(outcome);
@@ -112,7 +112,8 @@ ssize_t transfer_pieces(CUfileHandle_t handle, const CUfileIOVec_t* pieces, std:
     if (const auto fault = library.memory().fault({pieces[i].base, 0, pieces[i].len}, is_write); fault != CU_FILE_SUCCESS)
       return failed(fault);
     if (library.refuses(pieces[i].base)) return failed(CU_FILE_CUDA_MEMORY_TYPE_INVALID);
-    requests.push_back({&used->target, pieces[i].base, pieces[i].len, file_offset + static_cast<off_t>(total - pieces[i].len), is_write});
+    requests.push_back(
+        {used->target.get(), pieces[i].base, pieces[i].len, file_offset + static_cast<off_t>(total - pieces[i].len), is_write});
   }
   const auto began = counters::clock::now();
   io_result outcome;

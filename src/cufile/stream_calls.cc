@@ -89,7 +89,7 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
     library.stats().count_transfer({gpu, is_write}, outcome, began);
     library.log_failure(name, outcome.error);
   };
-  const auto queued = is_write ? used->target.write_on_stream(request) : used->target.read_on_stream(request);
+  const auto queued = is_write ? used->target->write_on_stream(request) : used->target->read_on_stream(request);
   library.log_failure(name, queued);
   return queued.ok() ? answer(CU_FILE_SUCCESS) : refusal(queued, library.owner());
 }

@@ -155,7 +155,7 @@ TEST_F(cufile_denylist, a_file_on_a_denied_mount_is_not_read_direct) {
   const auto& owner = cufile::driver::current().owner();
   io_options forced;
   forced.cufile.only_gpu_direct = true;
-  const auto told = owner.explain(cufile::driver::current().find_file(file)->target, "cuda:0", mib, 0, false, forced);
+  const auto told = owner.explain(*cufile::driver::current().find_file(file)->target, "cuda:0", mib, 0, false, forced);
   ASSERT_FALSE(told.ok());
   EXPECT_NE(told.error().message().find("denylist.mounts in cufile.json lists"), std::string_view::npos) << told.error().message();
 }
