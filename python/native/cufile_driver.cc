@@ -1,16 +1,20 @@
 #include "cufile_driver.hpp"
 
+#include <fcntl.h>
 #include <nanobind/stl/string_view.h>
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "cufile/addresses.hpp"
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
-#include "cufile/open_file.hpp"
+#include "file.hpp"
 #include "gil.hpp"
 
 namespace penstock::python {
@@ -37,25 +41,45 @@ nb::tuple use_driver() {
   return told(outcome);
 }
 
-// Also returns the handle. Not counted here: the caller that registers the file for a user counts it.
-nb::tuple register_for_batches(int descriptor) {
+CUfileHandle_t handle_at(std::uint64_t number) { return reinterpret_cast<CUfileHandle_t>(number); }
+
+// Also returns the handle, and the reason if the file was refused. Not counted here: the caller counts it.
+nb::tuple register_file(int descriptor) {
   CUfileHandle_t handle = nullptr;
+  std::string reason;
   const auto outcome = [&] {
     const without_gil unlocked;
     return cufile::guarded([&] {
       if (const auto opened = cufile_now().open_if_closed(); opened.err != CU_FILE_SUCCESS) return opened;
-      return cufile_now().register_file(descriptor, &handle);
+      return cufile_now().register_file(descriptor, &handle, false, &reason);
     });
   }();
-  return nb::make_tuple(static_cast<int>(outcome.err), static_cast<int>(outcome.cu_err), reinterpret_cast<std::uintptr_t>(handle));
+  return nb::make_tuple(static_cast<int>(outcome.err), static_cast<int>(outcome.cu_err), reinterpret_cast<std::uintptr_t>(handle),
+                        path_object(reason));
 }
 
-void release_for_batches(std::uint64_t handle) {
+bool deregister_file(std::uint64_t handle) {
   const without_gil unlocked;
-  (void)cufile::guarded([&] {
-    (void)cufile_now().release_file(reinterpret_cast<CUfileHandle_t>(handle));
-    return cufile::answer(CU_FILE_SUCCESS);
-  });
+  return cufile_now().release_file(handle_at(handle));
+}
+
+// Keeps the GIL, because it only looks up the handle.
+bool is_file(std::uint64_t handle) { return static_cast<bool>(cufile_now().find_file(handle_at(handle))); }
+
+// The File does not hold the registration, which would make deregistering it wait for Python's garbage collector: it shares the file, which
+// the registration closes.
+nb::object file_of(std::uint64_t handle) {
+  std::shared_ptr<file> target;
+  int flags = -1;
+  if (const auto used = cufile_now().find_file(handle_at(handle))) {
+    target = used->target;
+    flags = ::fcntl(target->descriptor().value_or(-1), F_GETFL);
+  }
+  if (flags < 0) return nb::none();
+  const int access = flags & O_ACCMODE;
+  const char* const mode = access == O_RDONLY ? "r" : access == O_WRONLY ? "w" : "r+";
+  auto name = path_object(target->path());
+  return nb::make_tuple(nb::cast(python_file(std::move(target), std::move(name), mode)), flags);
 }
 
 // flags: from penstock.cufile, already validated.
@@ -109,16 +133,21 @@ void add_cufile_driver(nb::module_& module) {
   module.def(
       "_cufile_opening", [] { return cufile_now().opening(); },
       "Returns a number unique to this opening of the driver; 0 while it is closed.");
-  module.def("_cufile_register_file", &register_for_batches, "descriptor"_a,
-             "Registers a file without counting it. Returns cuFile's and CUDA's error numbers and the handle.");
-  module.def("_cufile_release_file", &release_for_batches, "handle"_a, "Undoes _cufile_register_file(). Ignores any other handle.");
+  module.def("_cufile_register_file", &register_file, "descriptor"_a,
+             "Registers a duplicate of the descriptor without counting it. Returns cuFile's and CUDA's error numbers, the handle, and the\n"
+             "reason for a refusal.");
+  module.def("_cufile_release_file", &deregister_file, "handle"_a,
+             "Deregisters a file without counting it, once its requests are complete. Returns False for any other number.");
+  module.def("_cufile_is_file", &is_file, "handle"_a, "Returns whether this is the handle of a registered file.");
+  module.def(
+      "_cufile_file", &file_of, "handle"_a,
+      "Returns a File over the registered file, and the flags that it was opened with; None for any other number. Once the file has\n"
+      "been deregistered, requests on the File raise penstock.Error (closed).");
   module.def("_cufile_register_buffer", &register_one_way, "base"_a, "length"_a, "flags"_a,
              "Registers memory for both directions (0), for file reads (1) or for file writes (2), without counting it. Returns\n"
              "cuFile's and CUDA's error numbers.");
   module.def("_cufile_reachable", &is_reachable, "address"_a, "length"_a, "writable"_a,
              "Returns whether the range is memory of this process that can be read (or also written).");
-  module.def("_cufile_same_open_file", &cufile::share_open_file, "one"_a, "other"_a,
-             "Returns whether two descriptors are duplicates that share one open file.");
   module.def("_cufile_buffer_fault", &buffer_fault, "base"_a, "offset"_a, "length"_a, "is_write"_a,
              "Returns cuFile's number for why registered memory may not be used in this way; 0 if it may.");
   module.def(

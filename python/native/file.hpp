@@ -27,7 +27,9 @@ struct python_file {
   void remember(const held_memory& memory) const { last_memory = memory.place(); }
 
   python_file(file opened, nb::object named, std::string how)
-      : target(std::make_shared<file>(std::move(opened))), name(std::move(named)), mode(std::move(how)) {}
+      : python_file(std::make_shared<file>(std::move(opened)), std::move(named), std::move(how)) {}
+  python_file(std::shared_ptr<file> shared, nb::object named, std::string how)
+      : target(std::move(shared)), name(std::move(named)), mode(std::move(how)) {}
   python_file(python_file&&) noexcept = default;
   python_file& operator=(python_file&&) = delete;
   ~python_file() {

@@ -10,11 +10,11 @@ under `penstock run`.
 
 Batches (batch_io_...), statistics (stats_..., get_stats_...), parameters (get_parameter_..., set_parameter_...), the driver's settings
 (driver_set_...), streams (stream_register), and their structs and enumerations come from penstock.cuda_bindings.cufile. They are imported on first
-use and need NumPy. Batches use handles from this module. Statistics count calls made through this module.
+use and need NumPy. Both modules have the same file handles.
 
 Settings are read when the driver opens: first set_parameter_...(), then the CUFILE_ variables, then cufile.json (CUFILE_ENV_PATH_JSON, else
 /etc/cufile.json). This module obeys properties.allow_compat_mode, force_compat_mode and allow_system_memory, execution.parallel_io and
-max_io_threads, profile.cufile_stats, and the log settings. The page "cufile.json and variables" describes them.
+max_io_threads, profile.cufile_stats, the deny lists, and the log settings. The page "cufile.json and variables" describes them.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ def writev(fh: int, iov: IOVec | Sequence[IOVec], iovcnt: int, file_offset: int,
 def batch_io_submit(batch_idp: int, nr: int, iocbp: Any, flags: int) -> None:
     """Starts nr operations of a batch from batch_io_set_up() without waiting for them; batch_io_get_status() waits.
 
-    - `iocbp`: IOParams, or the address of the first; fh is a handle from this module. Memory must stay allocated until the operation's event.
+    - `iocbp`: IOParams, or the address of the first; fh is a file's handle. Memory must stay allocated until the operation's event.
 
     An operation with invalid memory, range or direction is started, and its event reports the failure. If no operation was started, raises
     cuFileError with:
@@ -374,7 +374,7 @@ def set_file_properties(fh: int, props: Mapping[str, Any]) -> None:
 
 
 def _operations_at(address: int, count: int) -> bytes:
-    """Copies operations and replaces this module's handles with the C library's."""
+    """Copies operations and replaces each file's handle with the one for the descriptor that set_file_properties() selected."""
     found = bytearray(attempt(lambda: _read_own_memory(address, count * _operation_bytes, "batch_io_submit: no operations")))
     for at in range(_handle_in_operation, len(found), _operation_bytes):
         (handle,) = struct.unpack_from("=q", found, at)
@@ -386,7 +386,7 @@ def _handle_for_batch(used: RegisteredFile) -> int:
     if used.path is not None:
         reason = f"batch_io_submit: {used.name} has the path {used.path} set, but batches choose their own path"
         raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, reason)
-    return attempt(used.library_handle, used)
+    return used.library_handle()
 
 
 def _register_buffer(base: int, size: int, flags: int) -> None:

@@ -1,7 +1,8 @@
-"""The driver behind penstock.cufile, with its registered files and its error mapping.
+"""The driver behind penstock.cufile: the C library's, with what set_file_properties() adds to its files, and the error mapping.
 
-Only the C library keeps the driver's use count, the registered buffers and the statistics, because penstock.cuda_bindings, which also uses the C
-library, changes them too. Each time the driver opens, it gets a new number, and this module stores its own state under that number.
+The C library keeps the driver's use count, the registered files and buffers, and the statistics, because penstock.cuda_bindings also uses it. Each
+time the driver opens, it gets a new number, and this module stores the settings under that number. A handle's number is never used again, not even
+in a forked process.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import itertools
+import operator
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 import penstock
 from penstock import _native
-from penstock._core.file_facts import direct_io_alignment, mode_of, mount_of, nvidia_fs_version
+from penstock._core.file_facts import direct_io_alignment, mount_of, nvidia_fs_version
 from penstock._core.forks import forkable_lock
 from penstock._cufile.codes import CODE_NUMBERS, OpError, Status, cuFileError
 from penstock._cufile.library import Answer, calls, words
@@ -45,29 +46,27 @@ Path = Literal["posix", "staged", "mapped", "direct", "dma_buf"]
 
 
 class RegisteredFile:
-    """A registered file. Uses a duplicate of the caller's descriptor, so that closing the original has no effect."""
+    """A file that is registered with the C library, by any module, and its properties. The C library closes its File."""
 
-    def __init__(self, descriptor: int, opening: int) -> None:
-        self.told = descriptor
-        self.opening = opening
+    def __init__(self, handle: int, name: str, file: penstock.File, flags: int) -> None:
+        self.handle = handle
         self.path: Path | None = None
         self.priority: Literal["speed", "cpu"] | None = None
+        self.direct = bool(flags & os.O_DIRECT)
+        self._access = flags & os.O_ACCMODE
+        self._name_once_closed = name
         self._lock = forkable_lock()
-        self._access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
-        self.direct = bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
-        # Key: True with O_DIRECT. Once used, both files stay open, because another thread may be about to start a request on either.
-        self._opened = {self.direct: penstock.open(descriptor, mode_of(self._access))}
-        self._descriptor = self._opened[self.direct].fileno()
-        self._for_library: dict[bool, _LibraryFile] = {}
+        # Key: True with O_DIRECT. Once used, both files stay registered, because another thread may be about to start a request on either.
+        self._registered = {self.direct: (handle, file)}
         self._closed = False
 
     @property
     def file(self) -> penstock.File:
-        return self._opened[self.direct]
+        return self._registered[self.direct][1]
 
-    def is_of(self, descriptor: int) -> bool:
-        """Returns True if the caller's descriptor still refers to the registered open file, not to one that was opened later."""
-        return self.told == descriptor and _native._cufile_same_open_file(self._descriptor, descriptor)
+    def library_handle(self) -> int:
+        """Returns the C library's handle for the file as set_file_properties() opened it."""
+        return self._registered[self.direct][0]
 
     @property
     def readable(self) -> bool:
@@ -77,36 +76,16 @@ class RegisteredFile:
     def writable(self) -> bool:
         return self._access != os.O_RDONLY
 
-    def library_handle(self) -> int:
-        """Returns the C library's handle for the current descriptor, for functions that only the C library provides. Blocks. Raises OSError if the
-        process has run out of descriptors.
-        """
-        with self._lock:
-            direct = self.direct
-            known = self._for_library.get(direct)
-            if known is not None:
-                return known.handle
-            self._require_open()
-            made = _LibraryFile(self._opened[direct].fileno())
-        with self._lock:
-            kept = None if self._closed else self._for_library.setdefault(direct, made)
-        if kept is not made:
-            made.close()
-        if kept is None:
-            raise _deregistered()
-        return kept.handle
-
     def close(self) -> None:
+        """Call once the handle has been deregistered."""
         with self._lock:
             self._closed = True
-            for_library, self._for_library = self._for_library, {}
-        for each in for_library.values():
-            each.close()
-        for file in self._opened.values():
-            file.close()
+            also = [handle for handle, _ in self._registered.values() if handle != self.handle]
+        for handle in also:
+            _native._cufile_release_file(handle)
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self._closed or not _native._cufile_is_file(self.handle):
             raise _deregistered()
 
     def change(self, props: Mapping[str, Any]) -> None:
@@ -122,25 +101,28 @@ class RegisteredFile:
                 self.priority = None if props["priority"] == "automatic" else props["priority"]
 
     def _make_ready(self, direct: bool) -> None:
-        """Opens the file with or without O_DIRECT if necessary. Does not hold the lock, because opening can be slow on some mounts."""
+        """Registers the file with or without O_DIRECT if necessary. Does not hold the lock, because opening can be slow on some mounts."""
         with self._lock:
-            self._require_open()
-            if direct in self._opened:
+            if direct in self._registered:
                 return
-            known = attempt(lambda: fcntl.fcntl(self._descriptor, fcntl.F_DUPFD_CLOEXEC, 0))
+        known = attempt(lambda: fcntl.fcntl(self.file.fileno(), fcntl.F_DUPFD_CLOEXEC, 0), self)
         try:
+            self._require_open()  # the number was still this file's
             descriptor = self._open_anew(known, direct)
         finally:
             os.close(known)
         try:
-            file = attempt(lambda: penstock.open(descriptor, mode_of(self._access)), self)
+            handle = _register(descriptor, f"direct_io: {self.name}")
         finally:
             os.close(descriptor)
+        found = _native._cufile_file(handle)
+        if found is None:  # the driver was closed
+            raise _deregistered()
         with self._lock:
-            if not self._closed and direct not in self._opened:
-                self._opened[direct] = file
+            if not self._closed and direct not in self._registered:
+                self._registered[direct] = (handle, found[0])
                 return
-        file.close()
+        _native._cufile_release_file(handle)
 
     def _open_anew(self, descriptor: int, direct: bool) -> int:
         try:
@@ -151,21 +133,27 @@ class RegisteredFile:
 
     @property
     def name(self) -> str:
-        """The path of the file, or its descriptor number if another thread has deregistered it."""
-        with contextlib.suppress(OSError):
-            if not self._closed:
-                return os.readlink(f"/proc/self/fd/{self._descriptor}")
-        return f"descriptor {self.told}"
+        """The path of the file, or the name that it was registered under if it has been deregistered."""
+        with contextlib.suppress(OSError, penstock.Error):
+            return os.readlink(f"/proc/self/fd/{self.file.fileno()}")
+        return self._name_once_closed
 
     def properties(self) -> dict[str, Any]:
+        try:
+            return self._facts()
+        finally:
+            self._require_open()  # the descriptor was this file's until now
+
+    def _facts(self) -> dict[str, Any]:
         size = attempt(self.file.size, self)
-        file_system, mount = attempt(lambda: mount_of(self._descriptor), self)
+        descriptor = attempt(self.file.fileno, self)
+        file_system, mount = attempt(lambda: mount_of(descriptor), self)
         told: dict[str, Any] = {
             "name": self.name,
             "size": size,
             "file_system": file_system,
             "mount": mount,
-            "direct_io_alignment": direct_io_alignment(self._descriptor),
+            "direct_io_alignment": direct_io_alignment(descriptor),
             "residency": 0,
             "read_paths": [],
             "write_paths": [],
@@ -199,26 +187,14 @@ class RegisteredFile:
         return self.file.explain(size, 0, memory=memory, write=is_write, path=self.path, prefer=self.priority)
 
 
-class _LibraryFile:
-    """A file that is registered with the C library, through its own duplicate of the descriptor."""
-
-    def __init__(self, descriptor: int) -> None:
-        status, cuda_error, self.handle = _native._cufile_register_file(descriptor)
-        check(Answer(status, cuda_error), "handle_register")
-
-    def close(self) -> None:
-        _native._cufile_release_file(self.handle)  # does nothing if the driver has been closed since
-
-
 class Driver:
-    """The files registered through penstock.cufile, and the settings of the C library's driver."""
+    """The C library's driver, its settings, and the properties of its files."""
 
     def __init__(self) -> None:
         self._lock = forkable_lock()
         self._known: tuple[int, Settings] | None = None  # the opening's number and settings
-        self._files: dict[int, RegisteredFile] = {}
+        self._files: dict[int, RegisteredFile] = {}  # by handle, from its first use here on
         self._queued: dict[int, list[penstock.StreamResult]] = {}  # by stream
-        self._handles = itertools.count(1)  # never reused, so that stale handles are detected
 
     def open(self) -> None:
         _check_opening(calls.driver_open())
@@ -236,59 +212,49 @@ class Driver:
         known = self._known
         if known is not None and known[0] == _native._cufile_opening():
             return known
-        found = _open_library()
-        self._known = found
-        self._forget_stale()
+        self._known = found = _open_library()
         return found
 
     def close(self) -> Answer | int:
         """Decrements the use count. When it reaches zero, waits until no file has running operations. Returns cuFile's status."""
         status = calls.driver_close()
-        self._forget_stale()
+        for handle in list(self._files):
+            if not _native._cufile_is_file(handle):
+                self.forget_file(handle)
+        with self._lock:
+            self._forget_ended()
         return status
 
-    def _forget_stale(self) -> None:
-        """Drops files that were registered before the driver was closed."""
-        opening = _native._cufile_opening()
-        with self._lock:
-            stale = {handle: file for handle, file in self._files.items() if file.opening != opening}
-            for handle in stale:
-                del self._files[handle]
-        for file in stale.values():
-            attempt(file.close)
-        with self._lock:
-            self._forget_ended()
-
     def add_file(self, descriptor: int) -> int:
-        opening, settings = self._opened()
-        made = attempt(lambda: RegisteredFile(descriptor, opening))
-        refusal = settings.refusal(made.file)
-        if refusal is not None:
-            made.close()
-            raise cuFileError(Status.CU_FILE_IO_NOT_SUPPORTED, f"handle_register: {refusal}")
-        with self._lock:
-            of_now = [file for file in self._files.values() if file.opening == opening]
-            twice = any(file.is_of(descriptor) for file in of_now)
-            if not twice:
-                handle = next(self._handles)
-                self._files[handle] = made
-                return handle
-        made.close()
-        raise cuFileError(OpError.CU_FILE_HANDLE_ALREADY_REGISTERED, f"handle_register: descriptor {descriptor}")
+        self.use()
+        handle = _register(descriptor, f"handle_register: descriptor {descriptor}")
+        self._learn(handle, f"descriptor {descriptor}")
+        return handle
 
     def find_file(self, handle: int) -> RegisteredFile:
-        found = self._files.get(handle)
-        if found is None or found.opening != _native._cufile_opening():
-            raise cuFileError(Status.CU_FILE_INVALID_HANDLE, f"{handle} is not the handle of a registered file")
+        found = self._files.get(handle) or self._learn(_as_handle(handle), f"handle {handle}")
+        if found is None or not _native._cufile_is_file(found.handle):
+            self.forget_file(handle)
+            raise _unknown(handle)
         return found
 
+    def _learn(self, handle: int, name: str) -> RegisteredFile | None:
+        found = _native._cufile_file(handle)
+        return None if found is None else self._files.setdefault(handle, RegisteredFile(handle, name, *found))
+
     def remove_file(self, handle: int) -> None:
-        with self._lock:
-            found = self.find_file(handle)
-            del self._files[handle]
-        attempt(found.close)
+        released = _native._cufile_release_file(_as_handle(handle))
+        self.forget_file(handle)
+        if not released:
+            raise _unknown(handle)
         with self._lock:
             self._forget_ended()
+
+    def forget_file(self, handle: int) -> None:
+        """Drops the properties of a handle that has been deregistered."""
+        gone = self._files.pop(handle, None)
+        if gone is not None:
+            gone.close()
 
     def _forget_ended(self) -> None:
         for stream, queued in list(self._queued.items()):
@@ -365,8 +331,28 @@ def counted(what: str, call: Callable[[], Outcome]) -> Outcome:
     return outcome
 
 
+def _register(descriptor: int, what: str) -> int:
+    """Registers a duplicate of a descriptor with the C library and returns the handle."""
+    status, cuda_error, handle, reason = _native._cufile_register_file(descriptor)
+    check(Answer(status, cuda_error, reason), what)
+    return handle
+
+
+def _as_handle(handle: int) -> int:
+    """Returns the handle if it fits the C type; otherwise 0, which is never a handle."""
+    try:
+        number = operator.index(handle)
+    except TypeError:
+        return 0
+    return number if 0 < number < 1 << 64 else 0
+
+
 def _deregistered() -> cuFileError:
     return cuFileError(Status.CU_FILE_INVALID_HANDLE, "the file was deregistered during the call")
+
+
+def _unknown(handle: int) -> cuFileError:
+    return cuFileError(Status.CU_FILE_INVALID_HANDLE, f"{handle} is not the handle of a registered file")
 
 
 def _check_opening(status: int) -> None:

@@ -3,8 +3,8 @@
 Names, signatures, structs, enumerations and numbers are the same as in cuda-python, and each function does the same as its cuFile namesake. Pointers,
 handles and streams are integers; a pointer does not keep its memory alive.
 
-File handles belong to the module that returned them. Buffers, batches, parameters, statistics and the driver's use count are shared with
-penstock.cufile, which provides the functions in cuda-python's documentation.
+Files, buffers, batches, parameters, statistics and the driver's use count are shared with penstock.cufile, which provides the functions in
+cuda-python's documentation.
 
 A call that fails raises cuFileError with a cuFile status or an errno. An argument that is not an integer raises TypeError, and an integer that does
 not fit the C type raises OverflowError. Thread-safe; calls release the GIL. Needs NumPy.
@@ -236,6 +236,7 @@ def handle_register(descr: int | Descr) -> int:
 def handle_deregister(fh: int) -> None:
     """Releases a handle once its running operations are complete. Does nothing for any other number."""
     calls.handle_deregister(fh)
+    driver.forget_file(fh)
 
 
 def buf_register(buf_ptr_base: int, length: int, flags: int) -> None:
