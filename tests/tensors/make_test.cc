@@ -70,7 +70,7 @@ TEST(make_safetensors, refuses_what_no_file_can_hold) {
   expect_unfit({{"a", tensor_type::u8, {1}}, {"b", tensor_type::f32, {1}}, {"a", tensor_type::f32, {1}}}, "tensor \"a\" appears twice");
   expect_unfit({{"__metadata__", tensor_type::u8, {1}}}, "\"__metadata__\" is reserved and cannot be a tensor name");
   expect_unfit({{"a\xff", tensor_type::u8, {1}}}, "the name of tensor \"a?\" is not UTF-8");
-  expect_unfit({{"a", tensor_type::f4, {1}}}, "tensor \"a\": its 4 bits of F4 are not a whole number of bytes");
+  expect_unfit({{"a", tensor_type::f4, {1}}}, "tensor \"a\": its 4 bits of type F4 are not a whole number of bytes");
   const std::uint64_t half = std::uint64_t{1} << 60;
   expect_unfit({{"a", tensor_type::u8, {half * 2}}}, "tensor \"a\": its size in bits does not fit into 64 bits");
   std::vector<tensor_facts> many(8, {"", tensor_type::u8, {half}});

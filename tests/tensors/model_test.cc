@@ -182,7 +182,7 @@ TEST_F(model_files_test, what_is_named_twice_counts_once) {
 TEST_F(model_files_test, a_tensor_in_two_files_is_an_error_that_names_both) {
   const std::string one = store_tensors("one", {{"a", tensor_type::u8, {1}}, {"b", tensor_type::u8, {1}}});
   const std::string two = store_tensors("two", {{"b", tensor_type::u8, {1}}, {"c", tensor_type::u8, {1}}});
-  expect_refused({one, two}, errc::invalid_argument, "tensors that are in two files: \"b\" in " + one + " and " + two);
+  expect_refused({one, two}, errc::invalid_argument, "these tensors are in two files: \"b\" in " + one + " and " + two);
   std::vector<tensor_facts> many;
   for (int i = 100; i < 125; ++i) many.push_back({std::to_string(i), tensor_type::u8, {1}});
   const auto refused = opened({store_tensors("three", many), store_tensors("four", many)});
@@ -369,7 +369,7 @@ TEST(model_part, refuses_cuts_that_there_are_not) {
   refused({"t", tensor_type::u8, {}, 0, 1}, 0, {0, 1}, "there is no dimension 0");
   refused({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {0, 4}, "would not start at byte boundaries");
   refused({"t", tensor_type::u8, {4, 6}, 0, 23}, 1, {0, 2}, "the size is 24 bytes, not 23");
-  refused({"t", tensor_type::u8, {std::uint64_t{1} << 63, 4}, 0, 0}, 0, {0, 2}, "64-bit");
+  refused({"t", tensor_type::u8, {std::uint64_t{1} << 63, 4}, 0, 0}, 0, {0, 2}, "64 bits");
   EXPECT_EQ(part_of({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {1, 2})->first, 1U);
   const auto empty = part_of({"t", tensor_type::f32, {4, 0}, 0, 0}, 0, {1, 2});
   ASSERT_TRUE(empty);

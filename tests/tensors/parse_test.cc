@@ -195,7 +195,7 @@ TEST(parse_safetensors, refuses_shapes_that_do_not_fit_their_bytes) {
   expect_refused("{" + entry("a", "F32", "[2,3]", 0, 25) + "}", 25, "tensor \"a\": [2, 3] of F32 takes 24 bytes, but its offsets span 25");
   expect_refused("{" + entry("a", "F32", "[]", 0, 0) + "}", 0, "tensor \"a\": [] of F32 takes 4 bytes, but its offsets span 0");
   expect_refused("{" + entry("a", "F4", "[3]", 0, 2) + "}", 2,
-                 "tensor \"a\", [3] of F4: its 12 bits of F4 are not a whole number of bytes");
+                 "tensor \"a\", [3] of F4: its 12 bits of type F4 are not a whole number of bytes");
   expect_refused("{" + entry("a", "U8", "[4294967296,4294967296]", 0, 0) + "}", 0,
                  "tensor \"a\", [4294967296, 4294967296] of U8: its size in bits does not fit into 64 bits");
   expect_refused("{" + entry("a", "F64", "[18446744073709551615,18446744073709551615,0]", 0, 0) + "}", 0,

@@ -54,8 +54,8 @@ TEST(tensor_bytes, are_those_of_all_elements) {
 
 TEST(tensor_bytes, that_nothing_can_have_are_refused) {
   using shape = std::vector<std::uint64_t>;
-  EXPECT_EQ(tensor_bytes(tensor_type::f4, shape{3}).error().message(), "its 12 bits of F4 are not a whole number of bytes");
-  EXPECT_EQ(tensor_bytes(tensor_type::f6_e3m2, shape{2}).error().message(), "its 12 bits of F6_E3M2 are not a whole number of bytes");
+  EXPECT_EQ(tensor_bytes(tensor_type::f4, shape{3}).error().message(), "its 12 bits of type F4 are not a whole number of bytes");
+  EXPECT_EQ(tensor_bytes(tensor_type::f6_e3m2, shape{2}).error().message(), "its 12 bits of type F6_E3M2 are not a whole number of bytes");
   const std::string too_large = "its size in bits does not fit into 64 bits";
   EXPECT_EQ(tensor_bytes(tensor_type::u8, shape{std::uint64_t{1} << 61}).error().message(), too_large);
   EXPECT_EQ(tensor_bytes(tensor_type::u8, shape{~std::uint64_t{0}, ~std::uint64_t{0}, 0}).error().message(), too_large);
