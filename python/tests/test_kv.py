@@ -242,7 +242,7 @@ def test_arguments_that_cannot_be(tmp_path: Path) -> None:
         with pytest.raises(penstock.Error, match=f"process {os.getpid()}") as error:
             Store(tmp_path / "store")
         assert error.value.code == "would_block"
-        with Store(tmp_path / "store", read_only=True) as reader, pytest.raises(penstock.PermissionDenied, match="read only"):
+        with Store(tmp_path / "store", read_only=True) as reader, pytest.raises(penstock.PermissionDenied, match="read-only"):
             reader.put({"a": b"abc"})
     with pytest.raises(penstock.Closed):
         store.get({"a": bytearray(3)})

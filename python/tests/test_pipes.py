@@ -212,7 +212,7 @@ def test_wrong_arguments_are_named(ends):
 
 def test_a_number_of_connections_that_there_cannot_be_is_named():
     for wrong in (0, 17, -1):
-        with pytest.raises(penstock.InvalidArgument, match="1 to 16 connections"):
+        with pytest.raises(penstock.InvalidArgument, match="connections must be 1 to 16"):
             penstock.pipe.listen("tcp://127.0.0.1:0", connections=wrong)
     with pytest.raises(TypeError, match="connections"):
         penstock.pipe.connect("unix:@nobody", connections="4")

@@ -208,8 +208,8 @@ REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"config_kwargs": {"response_checksum_validation": "odd"}}, "response_checksum_validation .* is 'odd'"),
     ({"config_kwargs": {"request_checksum_calculation": "odd"}}, "when_supported or when_required"),
     ({"config_kwargs": {"defaults_mode": "odd"}}, "defaults_mode"),
-    ({"allow_http": False, "endpoint": "http://127.0.0.1:1"}, "the endpoint is http://"),
-    ({"aws_endpoint": "http://127.0.0.1:1", "aws_allow_http": "false"}, "the endpoint is http://"),
+    ({"allow_http": False, "endpoint": "http://127.0.0.1:1"}, "the endpoint uses http://"),
+    ({"aws_endpoint": "http://127.0.0.1:1", "aws_allow_http": "false"}, "the endpoint uses http://"),
 ]
 
 

@@ -488,7 +488,7 @@ def test_what_an_index_lacks_is_named(tmp_path: Path) -> None:
         with pytest.raises(SafetensorError, match=words):
             load_file(index)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="has neither model.safetensors.index.json nor model.safetensors"):
+    with pytest.raises(FileNotFoundError, match="contains neither model.safetensors.index.json nor model.safetensors"):
         load_file(tmp_path / "empty")
     with pytest.raises(FileNotFoundError, match="No such file"):
         load_file(tmp_path / "none.index.json")

@@ -617,7 +617,7 @@ def test_a_damaged_file_is_not_taken_for_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     for length in (0x0280, 0x7B, 0x5B):  # which begin as pickles and JSON do
         path.write_bytes(length.to_bytes(8, "little") + b"x" * 1000)
-        with pytest.raises(SafetensorError, match="begins with"):
+        with pytest.raises(SafetensorError, match="must start with"):
             load_file(path)
 
 
@@ -636,7 +636,7 @@ def test_a_damaged_file_is_not_taken_for_another_kind(tmp_path: Path) -> None:
 def test_a_folder_under_other_names_says_what_it_has(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(penstock.NotFound, match="has neither .* it has ") as told:
+    with pytest.raises(penstock.NotFound, match="contains neither .* it contains ") as told:
         load_file(tmp_path)
     told_names = [name for name in names if f'"{name}"' in str(told.value)]
     indexes = [name for name in names if ".index." in name]

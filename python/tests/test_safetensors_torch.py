@@ -484,7 +484,7 @@ def test_the_c_functions_find_nothing_that_is_otherwise_than_usual(tmp_path: Pat
     assert find_plain_tensors([complex_header], {"x": torch.zeros(2, 3, dtype=torch.complex64)}, classes) is None
     assert find_plain_tensors([header], {"x": weight, "y": y}, (int, torch.Tensor)) is None
     assert find_plain_tensors([], {}, classes) == (0, 0, [])
-    with pytest.raises(penstock.InvalidArgument, match="no classes"):
+    with pytest.raises(penstock.InvalidArgument, match="no tensor classes"):
         find_plain_tensors([header], {"x": weight, "y": y}, ())
     for wrong in (([1], {}, classes), ([header], [], classes), (header, {}, classes), ([header], {}, list(classes))):
         with pytest.raises(TypeError):

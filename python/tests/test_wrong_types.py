@@ -138,6 +138,7 @@ class Given:
             "open_kv": (_native.open_kv, self.store_arguments),
             "KVStore.put": (self.store.put, {"keys": [b"a"], "buffers": [[self.buffer]], "return_exceptions": False}),
             "KVStore.get": (self.store.get, {"keys": [b"a"], "buffers": [[self.buffer]], "return_exceptions": False}),
+            "KVStore.get_async": (self.store.get_async, {"keys": [b"a"], "buffers": [[self.buffer]], "return_exceptions": False}),
             "KVStore.sizes": (self.store.sizes, {"keys": [b"a"]}),
             "KVStore.drop": (self.store.drop, {"keys": [b"a"]}),
             "PendingFile": (_native.PendingFile, {"path": self.path, "mode": 0o600}),
@@ -205,7 +206,7 @@ def test_what_stands_for_a_function_looks_like_it() -> None:
         assert function.__name__ == name
         assert function.__doc__ and name in function.__doc__
         assert callable(function) and not isinstance(function, type)
-    assert "Begins to read" in pydoc.render_doc(penstock.File)
+    assert "Starts reading" in pydoc.render_doc(penstock.File)
 
 
 def test_what_a_function_raises_itself_is_passed_on(given: Given) -> None:
@@ -271,7 +272,7 @@ def test_the_error_names_what_is_wrong(given: Given) -> None:
             call()
     for words, call in {
         r"^read_into\(\): offset is 9223372036854775808, which is out of range": lambda: file.read_into(buffer, 1 << 63),
-        r"^seek\(\): offset must be a number of \d+ bits, which is out of range": lambda: file.seek(10**400),
+        r"^seek\(\): offset is a number of \d+ bits, which is out of range": lambda: file.seek(10**400),
     }.items():
         with pytest.raises(penstock.InvalidArgument, match=words):
             call()

@@ -211,7 +211,7 @@ BEHAVIOURS = {
     "head_says_more": Behaviour(by_method(length_of_head(SIZE + 5)), rf"now has {SIZE} bytes"),
     "head_says_less_and_all_comes": Behaviour(by_method(length_of_head(1000), no_ranges), rf"now has {SIZE} bytes"),
     **{
-        f"head_says_{length}_and_more_comes_{name}": Behaviour(by_method(length_of_head(length), of_get), f"more than the {length} bytes|the file is truncated")
+        f"head_says_{length}_and_more_comes_{name}": Behaviour(by_method(length_of_head(length), of_get), f"more than the expected {length} bytes|the file is truncated")
         for length in (1000, 100_000, 1_200_000)
         for name, of_get in (("in_chunks", chunked), ("up_to_the_end", until_closed))
     },

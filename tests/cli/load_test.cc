@@ -154,7 +154,7 @@ TEST_F(load_test, what_is_named_twice_is_loaded_once) {
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_EQ(json::parse(ended.out).at("loads").at(0).at("tensors"), 1);
   const std::string two = store_tensors("two.safetensors", {{"a", tensor_type::u8, {2}}});
-  EXPECT_TRUE(contains(load({one, two}).err, "tensors that are in two files: \"a\" in " + one + " and " + two));
+  EXPECT_TRUE(contains(load({one, two}).err, "these tensors are in two files: \"a\" in " + one + " and " + two));
 }
 
 TEST_F(load_test, names_what_it_cannot_load) {

@@ -307,7 +307,7 @@ TEST_F(gguf_files, a_model_that_lacks_files_or_has_others_is_refused) {
   EXPECT_TRUE(contains(model::open(engine_, {first}).error().message(), "says that this is file 3 of 3 of a model, not 2 of 3"));
   store_split("m-00002-of-00003.gguf", 1, 3, "two");
   store_split("m-00003-of-00003.gguf", 2, 3, "one");
-  EXPECT_TRUE(contains(model::open(engine_, {first}).error().message(), "tensors that are in two files: \"one\""));
+  EXPECT_TRUE(contains(model::open(engine_, {first}).error().message(), "these tensors are in two files: \"one\""));
 }
 
 TEST_F(gguf_files, a_part_of_a_model_under_another_name_is_refused) {

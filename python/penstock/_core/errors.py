@@ -180,7 +180,8 @@ def make_error(
     """Returns the exception for an error that the library reported. Called by penstock._native."""
     if code == "not_a_file" and filename is not None and os.path.isdir(filename):
         domain, native = "os", errno.EISDIR
-        message = f"{filename} is a folder, not a file: penstock.load() and penstock.safetensors.load_file() load the model in a folder"
+        if "nor a block device" in message:  # the file was opened; a file that was saved there keeps its message
+            message = f"{filename} is a folder, not a file: penstock.load() and penstock.safetensors.load_file() load the model in a folder"
     kind = _class_of(code, domain, native)
     return kind(
         message, code=code, domain=domain, native=native, filename=filename, offset=offset, bytes_done=bytes_done
