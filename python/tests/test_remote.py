@@ -66,7 +66,7 @@ def test_storage_options_are_taken_and_refused_in_words(served):
         assert file.read_into(bytearray(10)) == 10
     assert asked[0][1]["x-mine"] == "yes"
     wrong = {
-        "there": "no \"there\"",
+        "there": "no option \"there\"",
         "kind": "one of auto",
         "anonymous": "must be a bool",
         "region": "must be a str",
