@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
+from .._core.packing import packed
 from .errors import Mismatch, listed
 from .frameworks import Framework
-from .load_file import ALIGNMENT, Slices, check_wanted, part_wanted
+from .load_file import Slices, check_wanted, part_wanted
 from .plain_targets import PlainTargets
 from .reads import Links, Ranges, Reads
 from .slices import Part
@@ -226,10 +227,8 @@ def _start_others(steps: list[_Step], reads: Reads) -> list[tuple[_Step, Any]]:
     arrays = []
     for group in by_device.values():
         sizes = [each.part.nbytes if each.part is not None else each.source.header.sizes[each.row] for each in group]
-        starts = [0]
-        for size in sizes:
-            starts.append((starts[-1] + size + ALIGNMENT - 1) & -ALIGNMENT)
-        arena = group[0].place.arena(starts[-1])
+        starts, total = packed(sizes)
+        arena = group[0].place.arena(total)
         ranges: dict[int, tuple[Source, Ranges]] = {}
         for step, size, start in zip(group, sizes, starts):
             into = ranges.setdefault(id(step.source), (step.source, Ranges()))[1]

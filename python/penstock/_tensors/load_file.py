@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from .. import _native
 from .._core.errors import InvalidArgument
+from .._core.packing import ALIGNMENT, aligned, packed
 from .device_map import DeviceMap, Places
 from .errors import SafetensorError, listed, meant
 from .frameworks import SURE_DIMENSIONS, Arena, Framework, View
@@ -23,7 +23,6 @@ __all__ = ["Layout", "Slices", "check_backend", "check_type", "check_wanted", "l
 # (dim, rank, world), or an index of slices and ints; None: the whole tensor.
 Slices = Mapping[str, Any] | Callable[[str, tuple[int, ...]], Any]
 
-ALIGNMENT = _native.MODEL_ALIGNMENT # of each tensor in memory
 _MOST_ELEMENTS = 1 << 59  # product of the non-zero dimensions: byte strides of 16-byte elements must fit into 64 bits
 
 
@@ -168,15 +167,14 @@ class Layout:
         names, words, shapes, offsets, sizes = ([column[row] for row in rows] for column in every)
         types = {word: self.place.dtype(word) for word in set(words)}
         taken = _checked_shapes(source, self.place, types, names, words, shapes, sizes)
-        starts = list(itertools.accumulate((_aligned(size) for size in sizes), initial=self.nbytes))
-        self.nbytes = starts.pop()
+        starts, self.nbytes = packed(sizes, start=self.nbytes)
         self._columns().add(names, [types[word] for word in words], taken, starts, sizes)
         self._ranges_of(source).add_all(offsets, sizes, starts)
 
     def add_part(self, source: Source, row: int, dtype: Any, part: Part) -> None:
         header = source.header
         name, start = header.names[row], self.nbytes
-        self.nbytes = start + _aligned(part.nbytes)
+        self.nbytes = start + aligned(part.nbytes)
         self._columns().add([name], [dtype], [part.shape], [start], [part.nbytes])
         self._ranges_of(source).add_part(header.offsets[row], part, start)
         if part.cut is not None:
@@ -235,10 +233,6 @@ def _lay_out_parts(source: Source, rows: Sequence[int], places: Places, slices: 
             layouts.of(place).add_whole(source, [row])
         else:
             layouts.of(place, part.cut is not None).add_part(source, row, dtype, part)
-
-
-def _aligned(nbytes: int) -> int:
-    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
 
 
 def _checked_shapes(

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from .._core.errors import Error, InvalidArgument
 from .._core.forks import forkable_lock
+from .._core.packing import aligned
 from .frameworks import Framework, framework_on
-from .load_file import ALIGNMENT, Layout, Slices, check_type, check_wanted, part_wanted
+from .load_file import Layout, Slices, check_type, check_wanted, part_wanted
 from .reads import Reads, check_bytes
 from .slices import Part
 from .sources import Paths, Source, Sources, StorageOptions, check_names
@@ -181,12 +182,8 @@ class _Item(NamedTuple):
 
 def _item(source: Source, row: int, dtype: Any, part: Part | None) -> _Item:
     if part is None:
-        return _Item(source, row, dtype, part, _aligned(source.header.sizes[row]))
-    return _Item(source, row, dtype, part, _aligned(part.nbytes) * (1 if part.cut is None else 2))
-
-
-def _aligned(nbytes: int) -> int:
-    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT
+        return _Item(source, row, dtype, part, aligned(source.header.sizes[row]))
+    return _Item(source, row, dtype, part, aligned(part.nbytes) * (1 if part.cut is None else 2))
 
 
 _Tensor = tuple[Source, int, Any, tuple[int, ...]]  # source, row, and the library's type and shape

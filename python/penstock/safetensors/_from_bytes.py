@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _native
+from .._core.packing import packed
 from .._tensors.frameworks import Framework
 from .._tensors.header import header_of_bytes
-from .._tensors.load_file import ALIGNMENT, check_type
+from .._tensors.load_file import check_type
 
 __all__ = ["loaded"]
 
@@ -16,11 +17,10 @@ def loaded(data: Any, place: Framework) -> dict[str, Any]:
     """Copies each tensor, because the content may be read-only or misaligned."""
     header = header_of_bytes(data)
     rows = []
-    total = 0
-    for name, word, shape, nbytes in zip(header.names, header.types, header.shapes, header.sizes):
+    starts, total = packed(header.sizes)
+    for name, word, shape, start, nbytes in zip(header.names, header.types, header.shapes, starts, header.sizes):
         dtype = place.dtype(word)
-        rows.append((name, dtype, check_type("the data", name, word, shape, place, dtype), total, nbytes))
-        total = (total + nbytes + ALIGNMENT - 1) & -ALIGNMENT
+        rows.append((name, dtype, check_type("the data", name, word, shape, place, dtype), start, nbytes))
     arena = place.arena(total)
     if total:
         source, _ = _native.resolve(data)

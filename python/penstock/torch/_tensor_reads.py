@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _native
+from .._core.packing import packed
 from .._core.torch_memory import copy_into
 from .._core.torch_storages import reaches, synchronize
 from .._tensors.frameworks import framework_on
-from .._tensors.load_file import ALIGNMENT
 from .._tensors.reads import Ranges, Reads
 from .._tensors.slices import Part, Pick, part_of
 from .._tensors.sources import Source
@@ -160,10 +160,8 @@ class _Beside:
             self._start_on(device, group)
 
     def _start_on(self, device: torch.device, group: list[tuple[TensorRead, Part]]) -> None:
-        places = [0]
-        for _, part in group:
-            places.append(-(-(places[-1] + part.nbytes) // ALIGNMENT) * ALIGNMENT)
-        arena = framework_on("pt", device).arena(places[-1])
+        places, total = packed(part.nbytes for _, part in group)
+        arena = framework_on("pt", device).arena(total)
         ranges: dict[int, tuple[Source, Ranges]] = {}
         for (read, part), place in zip(group, places):
             ranges.setdefault(id(read.source), (read.source, Ranges()))[1].add_part(read.offset, part, place)

@@ -27,6 +27,7 @@ from torch.futures import Future
 
 from .. import _native
 from .._core.errors import ShortRead
+from .._core.packing import aligned
 from .._core.pieces import Piece, move_pieces
 from .._core.saving import save_image
 from .._core.torch_memory import copy_into
@@ -255,7 +256,7 @@ class _ItemsImage:
                 if content:
                     self._raw.append(piece_of(offset, content, name))
             else:
-                offset = -(-end // _ALIGNMENT) * _ALIGNMENT
+                offset = aligned(end, _ALIGNMENT)
                 image = _image_of_tensor(data.detach(), name, offset)
                 self._images.append(image)
                 devices.append(data.device)

@@ -12,6 +12,7 @@ from .. import _native
 from .._core.boxes import Box
 from .._core.devices import number_of
 from .._core.numpy_masks import mask_problem_of
+from .._core.packing import aligned
 from .._core.torch_memory import copy_into, may_overlap, problem_of
 from .._tensors.frameworks import View, framework_on
 from .._tensors.targets import count_changes, span_of
@@ -228,9 +229,6 @@ def local_of(name: str, value: Any) -> Local:
 # --- copies of several arrays
 
 
-_ALIGNMENT = _native.MODEL_ALIGNMENT
-
-
 def copy_all(locals_: list[Local], copies: list[Any]) -> None:
     """Copies arrays into memory from `rooms_for()`. PyTorch and CuPy copy on their current streams."""
     by_torch: dict[str, tuple[list[Any], list[Any]]] = {}
@@ -257,7 +255,7 @@ def rooms_for(locals_: list[Local]) -> list[Any]:
         start = ends.get(place, 0)
         dtype = each.array.dtype if each.dtype is not None else None
         rows.setdefault(place, []).append((str(at), dtype, each.shape or (), start, each.nbytes))
-        ends[place] = (start + each.nbytes + _ALIGNMENT - 1) & -_ALIGNMENT
+        ends[place] = start + aligned(each.nbytes)
     found: dict[str, Any] = {}
     with _ordinary_tensors():
         for (library, device), of in rows.items():

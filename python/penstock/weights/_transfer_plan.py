@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .. import _native
 from .._core.boxes import Box
 from .._core.errors import InvalidArgument, OutOfMemory
+from .._core.packing import aligned
 from .._core.torch_memory import OVERLAP
 from .._tensors.errors import listed
 from .._tensors.frameworks import Framework, View
@@ -21,7 +21,6 @@ from ._wire import BATCH_BYTES, GATHERED_BYTES, Catalog, Piece, Row, in_batches
 __all__ = ["Batch", "Landing", "Plan", "made_for", "planned"]
 
 _most_of_one = 4096  # pieces per tensor
-_alignment = _native.MODEL_ALIGNMENT
 
 
 class Landing(NamedTuple):
@@ -223,7 +222,7 @@ def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | No
         boxes[name] = row, box
         nbytes = box.size * row.itemsize
         rows.append((name, dtype, box.shape, total, nbytes))
-        total = (total + nbytes + _alignment - 1) & -_alignment
+        total += aligned(nbytes)
     if problems:
         raise InvalidArgument("the weights cannot be loaded:" + "".join(f"\n    {each}" for each in problems[:100]), code="invalid_argument")
     _check_room(total, place)

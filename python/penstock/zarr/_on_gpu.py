@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 import penstock
+from penstock._core.packing import aligned
 from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart
 from penstock.zarr._coded import Failures, chunks_in_groups, decode_alone
 from penstock.zarr._nvcomp import Payload
@@ -242,7 +243,7 @@ def _in_order(data: Any, stored: np.dtype[Any], wanted: np.dtype[Any]) -> Any:
 
 
 def _aligned(address: int) -> int:
-    return -(-address // _ALIGNMENT) * _ALIGNMENT
+    return aligned(address, _ALIGNMENT)
 
 
 def _address(memory: Any) -> int:
