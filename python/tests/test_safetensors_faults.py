@@ -518,10 +518,10 @@ def test_an_interruption_while_it_waits_ends_a_load(large: Path, monkeypatch: py
 
 
 def test_an_interruption_while_views_are_made_ends_a_load(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock._tensors import frameworks as _frameworks
+    from penstock._core.arrays import of_numpy
 
     with monkeypatch.context() as patch:
-        patch.setattr(_frameworks._NumpyArena, "views", Interrupted(lambda *_: None))
+        patch.setattr(of_numpy.NumpyArena, "views", Interrupted(lambda *_: None))
         with pytest.raises(KeyboardInterrupt):
             load_file(large)
     assert penstock.requests() == []

@@ -18,6 +18,7 @@ import pytest
 
 import penstock
 from penstock import _native
+from penstock._core.arrays import of_numpy as _of_numpy
 from penstock._tensors import frameworks as _frameworks
 from penstock._tensors import reads as _reading
 from penstock._tensors import stream as inside
@@ -52,13 +53,13 @@ class Memory:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     found = Memory()
-    made = _frameworks._NumpyArena.__init__
+    made = _of_numpy.NumpyArena.__init__
 
     def counted(self: Any, nbytes: int) -> None:
         made(self, nbytes)
         found.add(nbytes, self._room)
 
-    monkeypatch.setattr(_frameworks._NumpyArena, "__init__", counted)
+    monkeypatch.setattr(_of_numpy.NumpyArena, "__init__", counted)
     return found
 
 
@@ -259,16 +260,16 @@ def test_memory_that_is_given_back_is_room_again(file: Path, memory: Memory) -> 
 
 
 def test_too_little_memory_ahead_is_no_error(file: Path, tensors: dict[str, Any], memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = _frameworks._Numpy.unsettled_arena
+    made = _of_numpy.Numpy.arena
     refused = []
 
-    def short(self: Any, nbytes: int) -> Any:
+    def short(self: Any, nbytes: int, device: str) -> Any:
         if memory.live + nbytes > 20_000:
             refused.append(nbytes)
             raise MemoryError("no more")
-        return made(self, nbytes)
+        return made(self, nbytes, device)
 
-    monkeypatch.setattr(_frameworks._Numpy, "unsettled_arena", short)
+    monkeypatch.setattr(_of_numpy.Numpy, "arena", short)
     for limit in (LIMIT, 64 * LIMIT):  # one batch fits, or none, and tensors alone
         found = 0
         for name, tensor in stream(file, **limited(limit)):
@@ -290,8 +291,8 @@ def test_memory_that_is_in_use_is_not_read_into(file: Path, tensors: dict[str, A
         assert any(memory is each for each in waited)
         start(self, source, memory, *arguments)
 
-    monkeypatch.setattr(_frameworks._NumpyArena, "settled", lambda self: len(waited) > 2, raising=False)
-    monkeypatch.setattr(_frameworks._NumpyArena, "settle", settle, raising=False)
+    monkeypatch.setattr(_of_numpy.NumpyArena, "settled", lambda self: len(waited) > 2, raising=False)
+    monkeypatch.setattr(_of_numpy.NumpyArena, "settle", settle, raising=False)
     monkeypatch.setattr(_reading.Reads, "_start", checked)
     flow = stream(file, **limited(LIMIT))
     name, tensor = next(flow)
@@ -300,11 +301,11 @@ def test_memory_that_is_in_use_is_not_read_into(file: Path, tensors: dict[str, A
 
 
 def test_no_memory_at_all_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(self: Any, nbytes: int) -> Any:
+    def none(self: Any, nbytes: int, device: str) -> Any:
         raise MemoryError("no more")
 
     flow = stream(file, framework="np")
-    monkeypatch.setattr(_frameworks._Numpy, "unsettled_arena", none)
+    monkeypatch.setattr(_of_numpy.Numpy, "arena", none)
     with pytest.raises(MemoryError):
         next(flow)
     assert list(flow) == []

@@ -8,11 +8,12 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from .._core.arrays.library import SURE_DIMENSIONS, Arena, View
 from .._core.errors import InvalidArgument
 from .._core.packing import ALIGNMENT, aligned, packed
 from .device_map import DeviceMap, Places
 from .errors import SafetensorError, listed, meant
-from .frameworks import SURE_DIMENSIONS, Arena, Framework, View
+from .frameworks import Framework
 from .reads import Links, Ranges, Reads, check_bytes
 from .slices import Part, part_of, picks_of, shard_of
 from .sources import Paths, Source, Sources, StorageOptions, check_names

@@ -8,10 +8,11 @@ from types import TracebackType
 from typing import Any
 
 from .. import _native
+from .._core.arrays.library import only_view
 from .._core.devices import is_gpu
 from .device_map import Places
 from .errors import SafetensorError
-from .frameworks import Framework, framework_on, only_view
+from .frameworks import Framework, framework_on
 from .load_file import check_backend, check_type, read_tensors
 from .prefetch import PrefetchLoader, TensorMeta, tensor_meta
 from .reads import Ranges, Reads, read_now

@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .._core.arrays.library import Arena
 from .._core.errors import InvalidArgument
-from .frameworks import Arena, Framework, framework_on
+from .frameworks import Framework, framework_on
 from .load_file import Layout, check_type, check_wanted, part_wanted
 from .reads import Ranges, Reads
 from .slices import Part

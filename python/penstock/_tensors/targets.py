@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import _native
+from .._core.arrays.library import span_of
 from .._core.numpy_masks import mask_problem_of
 from .._core.torch_memory import OVERLAP, copy_into, is_wrapper, may_overlap, target_problem_of
 from .frameworks import Framework, framework_on
 
-__all__ = ["Target", "count_changes", "crossing", "settle_torch", "span_of", "target_of"]
+__all__ = ["Target", "count_changes", "crossing", "settle_torch", "target_of"]
 
 
 class Target:
@@ -59,14 +60,6 @@ def target_of(name: str, value: Any) -> Target:
     if isinstance(value, _native.DeviceBuffer):
         return _OfBuffer(value)
     raise TypeError(f'target "{name}" must be a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer, not {type(value).__name__}')
-
-
-def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize: int) -> tuple[int, int]:
-    """Returns the address of an array's first byte, and the address past its last. `strides` are in bytes."""
-    steps = [(length - 1) * stride for length, stride in zip(shape, strides)]
-    if any(length == 0 for length in shape):
-        return (address, address)
-    return (address + sum(step for step in steps if step < 0), address + sum(step for step in steps if step > 0) + itemsize)
 
 
 def crossing(spans: Iterable[tuple[Any, int, int, int]]) -> set[int]:

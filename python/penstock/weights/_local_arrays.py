@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import _native
+from .._core.arrays.library import View, span_of
 from .._core.boxes import Box
 from .._core.devices import number_of
 from .._core.numpy_masks import mask_problem_of
 from .._core.packing import aligned
 from .._core.torch_memory import copy_into, may_overlap, problem_of
-from .._tensors.frameworks import View, framework_on
-from .._tensors.targets import count_changes, span_of
+from .._tensors.frameworks import framework_on
+from .._tensors.targets import count_changes
 
 __all__ = ["Local", "Places", "copy_all", "handles_for", "have_changed", "local_of", "marks_of", "places_of", "quiet_streams", "rooms_for", "streams_of"]
 

@@ -6,12 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from .._core.arrays.library import View
 from .._core.boxes import Box
 from .._core.errors import InvalidArgument, OutOfMemory
 from .._core.packing import aligned
 from .._core.torch_memory import OVERLAP
 from .._tensors.errors import listed
-from .._tensors.frameworks import Framework, View
+from .._tensors.frameworks import Framework
 from .._tensors.targets import crossing
 from .._tensors.types import WORDS
 from ._held import Held

@@ -1,0 +1,45 @@
+"""The array libraries that Penstock supports, each with one adapter (a Library).
+
+To support another library, write its adapter in a module of this folder and add the module to the table below. python/tests/test_arrays.py tests every
+adapter in the table in the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import Any
+
+from .library import Library
+
+__all__ = ["ARRAYS", "LIBRARIES", "library_named", "library_of", "settle"]
+
+# Each library's name for `import`, and its adapter's module.
+LIBRARIES = {"torch": "of_torch", "numpy": "of_numpy", "cupy": "of_cupy", "penstock": "of_buffers"}
+
+ARRAYS = "a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer"  # for errors
+
+
+@functools.cache
+def library_named(name: str) -> Library:
+    """Returns the adapter of a library in LIBRARIES. Raises ImportError if the library is required but not installed."""
+    found: Library = importlib.import_module(f"{__name__}.{LIBRARIES[name]}").LIBRARY
+    return found
+
+
+def library_of(value: Any) -> Library | None:
+    """Returns the adapter for an array, or None if no library supports the value. Imports no library."""
+    for name in LIBRARIES:
+        if sys.modules.get(name) is not None:
+            library = library_named(name)
+            if library.owns(value):
+                return library
+    return None
+
+
+def settle(value: Any) -> None:
+    """Waits for the current stream of the value's library on the value's GPU. Does nothing for other memory. Accepts storages, too."""
+    name = type(value).__module__.partition(".")[0]
+    if name in LIBRARIES:
+        library_named(name).settle_array(value)

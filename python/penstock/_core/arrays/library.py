@@ -1,0 +1,155 @@
+"""What Penstock requires of an array library."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+__all__ = ["SURE_DIMENSIONS", "Arena", "HostArena", "Library", "View", "is_alive", "only_view", "span_of"]
+
+SURE_DIMENSIONS = 32  # supported by all libraries; the limit of NumPy 1
+
+# An array to create in an arena: name, type, shape, offset in the arena, and bytes.
+View = tuple[str, Any, tuple[int, ...], int, int]
+
+
+class Arena(Protocol):
+    """One allocation for many arrays. Each array starts at a multiple of the alignment."""
+
+    @property
+    def memory(self) -> Any:
+        """A buffer that covers the whole allocation."""
+
+    def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
+        """Adds the arrays to `found`, by name. Takes a few milliseconds for thousands of arrays."""
+
+    def settled(self) -> bool:
+        """Returns True if the memory may be written to: the work that was queued on the current stream at allocation has finished."""
+
+    def settle(self) -> None:
+        """Waits until settled() is true."""
+
+    def use(self) -> None:
+        """Notifies the library's allocator that the arrays are used on the current stream from now on."""
+
+    def held(self) -> Callable[[], bool]:
+        """Returns a function that returns True while the memory is referenced, and that holds no reference itself. Call this before views()."""
+
+
+class HostArena:
+    """Base class of arenas whose memory requires no stream order."""
+
+    def settled(self) -> bool:
+        return True
+
+    def settle(self) -> None:
+        pass
+
+    def use(self) -> None:
+        pass
+
+
+def is_alive(what: Any) -> Callable[[], bool]:
+    reference = weakref.ref(what)
+    return lambda: reference() is not None
+
+
+def only_view(arena: Arena, dtype: Any, shape: tuple[int, ...], nbytes: int) -> Any:
+    """Returns the view of an arena that contains a single array."""
+    found: dict[str, Any] = {}
+    arena.views([("", dtype, shape, 0, nbytes)], found)
+    return found[""]
+
+
+class Library:
+    """One library's arrays. Devices are named "host", "host:0" and "cuda:1".
+
+    On a GPU, allocations and copies are queued on the library's current stream of that GPU.
+    """
+
+    name: str  # for messages
+    indexes = True  # arrays can be indexed, and so sliced
+
+    def owns(self, value: Any) -> bool:
+        """Returns True if the value is one of this library's arrays. The library has been imported."""
+        raise NotImplementedError
+
+    # --- new arrays
+
+    def dtype(self, name: str) -> Any:
+        """Returns the library's type for the name of a type in NumPy, ml_dtypes or PyTorch, or None if the library lacks it."""
+        raise NotImplementedError
+
+    def dtype_like(self, item_type: Any) -> Any:
+        """Returns the library's type for a NumPy dtype, or None if the library lacks it."""
+        return item_type
+
+    def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the array's shape for a shape in a file. Raises ValueError if there can be no such array."""
+        return shape
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+        """Allocates an array without waiting. Write to it only after settle()."""
+        raise NotImplementedError
+
+    def arena(self, nbytes: int, device: str) -> Arena:
+        """Allocates memory without waiting. Write to it only once it is settled()."""
+        raise NotImplementedError
+
+    # --- memory
+
+    def memory(self, array: Any) -> Any:
+        """Returns the memory of a contiguous array as a buffer, in the form that is processed fastest."""
+        raise NotImplementedError
+
+    def copied(self, array: Any) -> Any:
+        """Returns a contiguous copy in its own memory."""
+        raise NotImplementedError
+
+    def copied_into(self, arena: Arena, array: Any) -> Any:
+        """Returns a copy in an arena of the same size. On a GPU, the copy runs on the current stream, so the arena need not be settled."""
+        copy = only_view(arena, array.dtype, tuple(array.shape), array.nbytes)
+        copy[...] = array
+        return copy
+
+    # --- streams, of libraries that use GPUs
+
+    def settle(self, device: str) -> None:
+        """Waits for the current stream of a GPU. Does nothing for other devices."""
+
+    def settle_array(self, array: Any) -> None:
+        """Waits for the current stream of the array's GPU. Does nothing for other memory."""
+
+    def current_stream(self, device: str) -> Any:
+        """Returns a GPU's current stream."""
+        raise NotImplementedError
+
+    def stream_at(self, handle: int, device: str) -> Any:
+        """Returns the stream with a CUDA handle."""
+        raise NotImplementedError
+
+    def new_stream(self, device: str) -> Any:
+        """Creates a stream that does not wait for the default stream."""
+        raise NotImplementedError
+
+    def handle_of(self, stream: Any) -> int:
+        """Returns a stream's CUDA handle."""
+        raise NotImplementedError
+
+    def using(self, stream: Any, device: str) -> contextlib.AbstractContextManager[Any]:
+        """Makes a stream current in this thread."""
+        raise NotImplementedError
+
+    def mark(self, device: str) -> Any:
+        """Records an event on a GPU's current stream. Its synchronize() waits for the work queued so far."""
+        raise NotImplementedError
+
+
+def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize: int) -> tuple[int, int]:
+    """Returns the address of an array's first byte, and the address past its last. `strides` are in bytes."""
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides)]
+    if any(length == 0 for length in shape):
+        return (address, address)
+    return (address + sum(step for step in steps if step < 0), address + sum(step for step in steps if step > 0) + itemsize)

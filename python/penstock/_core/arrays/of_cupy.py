@@ -1,0 +1,126 @@
+"""CuPy's arrays."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import cupy
+
+from ... import _native
+from ..devices import number_of
+from .library import Arena, Library, View, is_alive
+from .of_numpy import PLAIN, numpy_dtype
+
+__all__ = ["LIBRARY"]
+
+
+class _CupyArena:
+    def __init__(self, device: str, nbytes: int) -> None:
+        self._device = number_of(device)
+        with cupy.cuda.Device(self._device):
+            self.memory = cupy.empty(nbytes, "u1")
+            self._before = cupy.cuda.get_current_stream().record()
+        self._data = self.memory.data
+
+    def settled(self) -> bool:
+        return bool(self._before.done)
+
+    def settle(self) -> None:
+        self._before.synchronize()
+
+    def use(self) -> None:
+        pass  # CuPy's allocator does not track which other streams use memory
+
+    def held(self) -> Callable[[], bool]:
+        owner = _Owner(self.memory)  # CuPy's own memory objects support no weak references
+        with cupy.cuda.Device(self._device):
+            memory = cupy.cuda.UnownedMemory(self.memory.data.ptr, self.memory.nbytes, owner, self._device)
+        self._data = cupy.cuda.MemoryPointer(memory, 0)
+        return is_alive(owner)
+
+    def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
+        data, ndarray = self._data, cupy.ndarray
+        with cupy.cuda.Device(self._device):
+            for name, dtype, shape, start, _ in rows:
+                found[name] = ndarray(shape, dtype, data + start)
+
+
+class _Owner:
+    """Owns an array's memory, and supports weak references."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+
+class Cupy(Library):
+    name = "CuPy"
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, cupy.ndarray)
+
+    def dtype(self, name: str) -> Any:
+        found = numpy_dtype(name)
+        if found is None or name in PLAIN:
+            return found
+        try:
+            cupy.empty(0, found)
+        except (TypeError, ValueError):
+            return None
+        return found
+
+    def dtype_like(self, item_type: Any) -> Any:
+        return item_type if item_type.kind in "biufc" and item_type.isnative else None
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+        with cupy.cuda.Device(number_of(device)):
+            return cupy.empty(shape, dtype)
+
+    def arena(self, nbytes: int, device: str) -> Arena:
+        return _CupyArena(device, nbytes)
+
+    def memory(self, array: Any) -> Any:
+        return _native.Pointer(array.data.ptr, array.nbytes, array)
+
+    def copied(self, array: Any) -> Any:
+        with array.device:
+            return array.copy(order="C")
+
+    def copied_into(self, arena: Arena, array: Any) -> Any:
+        with array.device:
+            return super().copied_into(arena, array)
+
+    def settle(self, device: str) -> None:
+        with cupy.cuda.Device(number_of(device)):
+            cupy.cuda.get_current_stream().synchronize()
+
+    def settle_array(self, array: Any) -> None:
+        with array.device:
+            cupy.cuda.get_current_stream().synchronize()
+
+    def current_stream(self, device: str) -> Any:
+        with cupy.cuda.Device(number_of(device)):
+            return cupy.cuda.get_current_stream()
+
+    def stream_at(self, handle: int, device: str) -> Any:
+        return cupy.cuda.ExternalStream(handle)
+
+    def new_stream(self, device: str) -> Any:
+        with cupy.cuda.Device(number_of(device)):
+            return cupy.cuda.Stream(non_blocking=True)
+
+    def handle_of(self, stream: Any) -> int:
+        return int(stream.ptr)
+
+    @contextlib.contextmanager
+    def using(self, stream: Any, device: str) -> Iterator[None]:
+        with cupy.cuda.Device(number_of(device)), stream:
+            yield
+
+    def mark(self, device: str) -> Any:
+        with cupy.cuda.Device(number_of(device)):
+            return cupy.cuda.get_current_stream().record()
+
+
+LIBRARY = Cupy()

@@ -1,0 +1,149 @@
+"""PyTorch's tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import mmap
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ... import _native
+from ..devices import name_for_torch
+from .library import Arena, Library, View
+
+__all__ = ["LIBRARY"]
+
+
+@functools.lru_cache(4096)
+def _strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the strides of a contiguous array, in elements. Cached, because a model has few shapes and many tensors."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(1, shape[axis + 1])
+    return tuple(strides)
+
+
+def _ask_for_huge_pages(address: int, nbytes: int) -> None:
+    """Requests huge pages, as NumPy does for its arrays. With small pages, a large allocation's page faults take as long as reading its bytes."""
+    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (address + nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
+    if length >= _huge_from:
+        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)  # only advice, which the kernel may ignore
+
+
+_huge_from = 4 << 20
+_libc = ctypes.CDLL(None)
+
+
+class _TorchArena:
+    def __init__(self, device: str, nbytes: int) -> None:
+        self._as_strided = torch.as_strided
+        self._current_stream = torch.cuda.current_stream
+        self._storage_reference = torch.multiprocessing.reductions.StorageWeakRef
+        self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self._bases: dict[Any, tuple[Any, int]] = {}
+        self._stream = self._before = None
+        if self._bytes.is_cuda:
+            self._stream = torch.cuda.current_stream(self._bytes.device)
+            self._before = self._stream.record_event()
+            self._handle, self._ask_handle = self._stream.cuda_stream, getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        else:
+            _ask_for_huge_pages(self._bytes.data_ptr(), nbytes)
+        self.memory = _native.Pointer(self._bytes.data_ptr(), nbytes, self._bytes) if nbytes else b""
+
+    def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
+        as_strided, bases = self._as_strided, self._bases
+        for name, dtype, shape, start, _ in rows:
+            base = bases.get(dtype)
+            if base is None:
+                base = bases[dtype] = self._bytes.view(dtype), dtype.itemsize
+            found[name] = as_strided(base[0], shape, _strides_of(shape), start // base[1])
+
+    def settled(self) -> bool:
+        return self._before is None or bool(self._before.query())
+
+    def settle(self) -> None:
+        if self._before is not None:
+            self._before.synchronize()
+
+    def use(self) -> None:
+        if self._stream is None:
+            return
+        device = self._bytes.device
+        if self._ask_handle is not None and self._ask_handle(device.index) == self._handle:  # ten times faster than creating the stream object
+            return
+        current = self._current_stream(device)
+        if current != self._stream:
+            self._bytes.record_stream(current)
+
+    def held(self) -> Callable[[], bool]:
+        storage = self._storage_reference(self._bytes.untyped_storage())
+        return lambda: not storage.expired()
+
+
+class Torch(Library):
+    name = "PyTorch"
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def dtype(self, name: str) -> Any:
+        found = vars(torch).get(name)
+        return found if isinstance(found, torch.dtype) else None
+
+    def dtype_like(self, item_type: Any) -> Any:
+        is_plain = item_type.isnative and item_type.isbuiltin != 2  # 2: for example ml_dtypes' bfloat16, whose typestr describes only bytes
+        return self.dtype(item_type.name) if is_plain else None
+
+    def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if name != "float4_e2m1fn_x2":
+            return shape
+        if not shape or shape[-1] % 2:
+            raise ValueError("PyTorch packs two elements into a byte, but the last dimension is odd")
+        return *shape[:-1], shape[-1] // 2
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+        return torch.empty(shape, dtype=dtype, device=name_for_torch(device))
+
+    def arena(self, nbytes: int, device: str) -> Arena:
+        return _TorchArena(name_for_torch(device), nbytes)
+
+    def memory(self, array: Any) -> Any:
+        return _native.Pointer(array.data_ptr(), array.numel() * array.element_size(), array)
+
+    def copied(self, array: Any) -> Any:
+        return array.clone(memory_format=torch.contiguous_format)
+
+    def settle(self, device: str) -> None:
+        if device.startswith("cuda"):
+            torch.cuda.current_stream(device).synchronize()
+
+    def settle_array(self, array: Any) -> None:
+        if getattr(getattr(array, "device", None), "type", "cpu") == "cuda":
+            torch.cuda.current_stream(array.device).synchronize()
+
+    def current_stream(self, device: str) -> Any:
+        return torch.cuda.current_stream(device)
+
+    def stream_at(self, handle: int, device: str) -> Any:
+        return torch.cuda.ExternalStream(handle, device)
+
+    def new_stream(self, device: str) -> Any:
+        return torch.cuda.Stream(device)
+
+    def handle_of(self, stream: Any) -> int:
+        return int(stream.cuda_stream)
+
+    def using(self, stream: Any, device: str) -> contextlib.AbstractContextManager[Any]:
+        found: contextlib.AbstractContextManager[Any] = torch.cuda.stream(stream)
+        return found
+
+    def mark(self, device: str) -> Any:
+        return torch.cuda.current_stream(device).record_event()
+
+
+LIBRARY = Torch()

@@ -1,0 +1,172 @@
+"""The contract of the adapters for array libraries. Each adapter in penstock._core.arrays.LIBRARIES passes the same tests on each of its devices."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock import _native
+from penstock._core import arrays
+from penstock._core.arrays.library import Library, only_view
+
+HAS_GPU = penstock.cuda_status() is None
+DEVICES = {"torch": ("host", "cuda:0"), "numpy": ("host",), "cupy": ("cuda:0",), "penstock": ("host:0", "cuda:0")}  # a new library is a line
+SIZES = (0, 1, 3, 1000)
+
+
+class Case(NamedTuple):
+    library: Library
+    device: str
+    name: str
+
+
+def case_of(name: str, device: str) -> Any:
+    marks = []
+    if importlib.util.find_spec(name) is None:
+        marks.append(pytest.mark.skip(reason=f"{name} is not installed"))
+    elif device.startswith("cuda:") and not HAS_GPU:
+        marks.append(pytest.mark.skip(reason="no GPU"))
+    return pytest.param((name, device), marks=marks, id=f"{name} on {device}")
+
+
+@pytest.fixture(params=[case_of(name, device) for name in arrays.LIBRARIES for device in DEVICES[name]])
+def case(request: pytest.FixtureRequest) -> Case:
+    name, device = request.param
+    if name == "torch" and device != "host" and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("no GPU for PyTorch")
+    return Case(arrays.library_named(name), device, name)
+
+
+def bytes_of(case: Case, array: Any) -> bytes:
+    """The content of a contiguous array, read through the adapter's own description of its memory."""
+    case.library.settle(case.device)
+    memory = case.library.memory(array)
+    _, nbytes = _native.resolve(memory)
+    content = bytearray(nbytes)
+    if nbytes:
+        _native.copy(content, memory)
+    return bytes(content)
+
+
+def filled(case: Case, values: np.ndarray[Any, Any]) -> Any:
+    """A new array with these values, written through the adapter's own description of its memory."""
+    array = case.library.empty(values.shape, dtype_of(case, values.dtype.name), case.device)
+    case.library.settle(case.device)
+    _native.copy(case.library.memory(array), values.tobytes())
+    return array
+
+
+def dtype_of(case: Case, name: str) -> Any:
+    return case.library.dtype(name) if case.library.indexes else np.dtype(name)
+
+
+def test_arrays_are_made_on_the_device_and_owned_by_their_library(case: Case) -> None:
+    array = case.library.empty((2, 3), dtype_of(case, "float32"), case.device)
+    assert case.library.owns(array) and arrays.library_of(array) is case.library
+    assert not any(arrays.library_named(name).owns(array) for name in arrays.LIBRARIES if name in sys.modules and name != case.name)
+    case.library.settle(case.device)
+    arrays.settle(array)
+    assert (_native.describe(array)["device"] or "host") == case.device
+    assert _native.resolve(case.library.memory(array))[1] == 24
+
+
+@pytest.mark.parametrize("value", [None, 1, b"bytes", [1], object()])
+def test_other_values_belong_to_no_library(value: Any) -> None:
+    assert arrays.library_of(value) is None
+    arrays.settle(value)
+
+
+def test_bytes_get_into_memory_and_out_again(case: Case) -> None:
+    values = np.arange(12, dtype="float32").reshape(3, 4)
+    array = filled(case, values)
+    assert bytes_of(case, array) == values.tobytes()
+    if case.library.indexes:
+        assert tuple(array.shape) == (3, 4) and array.dtype == case.library.dtype("float32") and float(array[1, 2]) == 6
+
+
+def test_types_that_a_library_lacks_are_none(case: Case) -> None:
+    if not case.library.indexes:
+        pytest.skip("bytes have no types")
+    for name in ("", "no type", "float4_e2m1fn_x3", "Tensor", "dtype"):
+        assert case.library.dtype(name) is None
+    assert case.library.dtype("uint8").itemsize == 1
+
+
+def test_copies_are_contiguous_and_own_their_memory(case: Case) -> None:
+    if not case.library.indexes:
+        pytest.skip("bytes are not indexed")
+    values = np.arange(12, dtype="int32").reshape(3, 4)
+    array = filled(case, values)
+    part = array[:, 1:3]
+    copy = case.library.copied(part)
+    into = case.library.copied_into(case.library.arena(24, case.device), part)
+    case.library.settle(case.device)
+    array[...] = 0
+    assert bytes_of(case, copy) == bytes_of(case, into) == values[:, 1:3].tobytes()
+
+
+def test_an_arena_holds_many_arrays(case: Case) -> None:
+    arena = case.library.arena(256 * len(SIZES) + 1024, case.device)
+    arena.settle()
+    assert arena.settled()
+    arena.use()
+    content = np.random.default_rng(0).integers(0, 256, 256 * len(SIZES) + 1024, dtype="uint8")
+    _native.copy(arena.memory, content)
+    dtype = dtype_of(case, "uint8")
+    found: dict[str, Any] = {}
+    arena.views([(str(at), dtype, (size,), 256 * at, size) for at, size in enumerate(SIZES)], found)
+    assert list(found) == [str(at) for at in range(len(SIZES))]
+    for at, size in enumerate(SIZES):
+        view = found[str(at)]
+        assert (bytes(view) if isinstance(view, bytes) else bytes_of(case, view)) == content[256 * at : 256 * at + size].tobytes()
+
+
+def test_an_empty_arena_has_an_empty_array(case: Case) -> None:
+    arena = case.library.arena(0, case.device)
+    arena.settle()
+    view = only_view(arena, dtype_of(case, "float32"), (0, 3), 0)
+    assert len(view) == 0
+
+
+def test_an_arena_is_held_as_long_as_one_of_its_arrays(case: Case) -> None:
+    arena = case.library.arena(512, case.device)
+    arena.settle()
+    held = arena.held()
+    found: dict[str, Any] = {}
+    arena.views([("a", dtype_of(case, "uint8"), (256,), 0, 256), ("b", dtype_of(case, "uint8"), (256,), 256, 256)], found)
+    del arena
+    assert held()
+    del found["a"]
+    gc.collect()
+    assert held()
+    found.clear()
+    gc.collect()
+    assert not held()
+
+
+def test_work_is_queued_on_the_stream_in_use(case: Case) -> None:
+    if not case.device.startswith("cuda:") or not case.library.indexes:
+        pytest.skip("only libraries for GPUs have streams")
+    library, device = case.library, case.device
+    before = library.handle_of(library.current_stream(device))
+    stream = library.new_stream(device)
+    with library.using(stream, device):
+        assert library.handle_of(library.current_stream(device)) == library.handle_of(stream) != before
+        array = library.empty((4,), library.dtype("float32"), device)
+        library.mark(device).synchronize()
+    assert library.handle_of(library.current_stream(device)) == before
+    assert library.handle_of(library.stream_at(library.handle_of(stream), device)) == library.handle_of(stream)
+    assert library.owns(array)
+
+
+def test_a_library_is_imported_only_when_it_is_used() -> None:
+    code = "import sys; from penstock._core import arrays; arrays.library_of(b''); print(sorted({'torch', 'numpy', 'cupy'} & set(sys.modules)))"
+    import subprocess
+
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
