@@ -1,14 +1,14 @@
-"""Creates arrays of a given dtype on a device with NumPy, CuPy or PyTorch, for penstock.load()."""
+"""Creates arrays of a given dtype on a device, for penstock.load()."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .. import _native
-from .._core.devices import is_torch_device, name_for_torch, number_of
+from .._core.arrays import library_named
+from .._core.arrays.library import Library
+from .._core.devices import is_torch_device
 from .._core.errors import InvalidArgument
 from .._core.libraries import choose_library
 from .._core.tensor_facts import torch_dtype
@@ -35,22 +35,15 @@ def maker_of(dtype: Any, device: Any, framework: str | None = None) -> Maker:
     if library == "torch":
         found = _torch_dtype_of(dtype)
         if found is not None:
-            return _maker_of_torch(name, found)
+            return _maker_in(library_named("torch"), found, name)
         if name != "host" or framework is not None or is_torch_device(device):
             raise InvalidArgument(f"PyTorch does not support dtype {dtype}", code="invalid_argument")
         library = "numpy"
-    item_type = item_type_of(dtype)
-    if library == "cupy":
-        return _maker_of_cupy(name, item_type)
-    if library == "numpy":
-        return Maker(item_type.itemsize, lambda shape: _twice(_numpy_empty(shape, item_type)))
-    return Maker(item_type.itemsize, lambda shape: _twice(_native.device(name).empty(math.prod(shape) * item_type.itemsize)))
-
-
-def _numpy_empty(shape: tuple[int, ...], item_type: Any) -> Any:
-    import numpy
-
-    return numpy.empty(shape, item_type)
+    array_library, item_type = library_named(library), item_type_of(dtype)
+    own = array_library.dtype_like(item_type)
+    if own is None:
+        raise InvalidArgument(f"{array_library.name} does not support dtype {item_type}", code="invalid_argument")
+    return _maker_in(array_library, own, name)
 
 
 def _torch_dtype_of(dtype: Any) -> Any:
@@ -62,32 +55,10 @@ def _torch_dtype_of(dtype: Any) -> Any:
     return torch_dtype(torch, dtype if isinstance(dtype, str) else item_type_of(dtype).str)
 
 
-def _maker_of_torch(name: str, dtype: Any) -> Maker:
-    import torch
-
+def _maker_in(library: Library, dtype: Any, device: str) -> Maker:
     def make(shape: tuple[int, ...]) -> tuple[Any, Any]:
-        tensor = torch.empty(shape, dtype=dtype, device=name_for_torch(name))
-        if tensor.is_cuda:
-            torch.cuda.current_stream(tensor.device).synchronize()
-        return tensor, _native.Pointer(tensor.data_ptr(), tensor.numel() * dtype.itemsize, tensor)
+        array = library.empty(shape, dtype, device)
+        library.settle(device)
+        return array, library.memory(array)
 
     return Maker(dtype.itemsize, make)
-
-
-def _maker_of_cupy(name: str, item_type: Any) -> Maker:
-    import cupy
-
-    if item_type.kind not in "biufc" or not item_type.isnative:
-        raise InvalidArgument(f"CuPy does not support dtype {item_type}", code="invalid_argument")
-
-    def make(shape: tuple[int, ...]) -> tuple[Any, Any]:
-        with cupy.cuda.Device(number_of(name)):
-            array = cupy.empty(shape, item_type)
-            cupy.cuda.get_current_stream().synchronize()
-        return _twice(array)
-
-    return Maker(item_type.itemsize, make)
-
-
-def _twice(array: Any) -> tuple[Any, Any]:
-    return array, array

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _native
-from .._core.devices import Place, is_gpu, known_device, number_of
+from .._core.arrays import library_named, settle
+from .._core.devices import Place, is_gpu, known_device
 from .._core.errors import InvalidArgument, ShortRead
 from .._core.unsized import read_to_the_end
 from .._core.urls import is_url
@@ -105,7 +106,7 @@ def tofile(
     """
     array = _in_c_order(array)
     _native.resolve(array)  # raises if the array cannot be written, before the file changes
-    _settle(array)
+    settle(array)  # also waits for a copy to C order
     if is_url(path):
         return _to_object(array, path, offset, priority, storage_options)
     if storage_options is not None:
@@ -124,16 +125,6 @@ def _to_object(array: Any, url: Any, offset: int, priority: Any, storage_options
             done: int = file.write_from(array, priority=priority) if nbytes else 0
         pending.publish()
     return done
-
-
-def _settle(array: Any) -> None:
-    """Waits for the current stream of the array's library, and so for a copy to C order."""
-    library = type(array).__module__.partition(".")[0]
-    if library == "cupy":
-        with array.device:
-            sys.modules["cupy"].cuda.get_current_stream().synchronize()
-    elif library == "torch" and getattr(getattr(array, "device", None), "type", "cpu") == "cuda":
-        sys.modules["torch"].cuda.current_stream(array.device).synchronize()
 
 
 def _target(like: Any, device: Place) -> str:
@@ -171,17 +162,13 @@ def item_type_of(dtype: DTypeLike) -> numpy.dtype[Any]:
 
 def _empty(items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
     if where == "numpy":
-        import numpy
-
-        return numpy.empty(items, dtype)
-    if is_gpu(where):
-        import cupy
-
-        with cupy.cuda.Device(number_of(where)):
-            array = cupy.empty(items, dtype)
-            cupy.cuda.get_current_stream().synchronize()
-            return array
-    return _native.device(where).empty(items * item_size)
+        return library_named("numpy").empty((items,), dtype, "host")
+    if not is_gpu(where):
+        return library_named("penstock").empty((items * item_size,), None, where)
+    library = library_named("cupy")
+    array = library.empty((items,), dtype, where)
+    library.settle(where)
+    return array
 
 
 def _filled(content: Any, items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
