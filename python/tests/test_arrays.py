@@ -111,6 +111,50 @@ def test_copies_are_contiguous_and_own_their_memory(case: Case) -> None:
     assert bytes_of(case, copy) == bytes_of(case, into) == values[:, 1:3].tobytes()
 
 
+def test_an_array_is_described(case: Case) -> None:
+    array = filled(case, np.arange(12, dtype="int32").reshape(3, 4))
+    for fill in (False, True):
+        facts = case.library.facts(array, fill=fill)
+        assert facts.problem is None and facts.nbytes == 48 and facts.device == case.device and facts.is_contiguous and not facts.repeats
+        assert facts.span == (facts.address, facts.address + 48)
+        assert facts.key == case.library.facts(array, fill=fill).key is not None
+        if case.library.indexes:
+            assert (facts.dtype, facts.shape, facts.strides, facts.itemsize) == (array.dtype, (3, 4), (16, 4), 4)
+            part = case.library.facts(array[:, 1:3], fill=fill)
+            assert not part.is_contiguous and not part.repeats and part.span == (facts.address + 4, facts.address + 44) and part.key != facts.key
+    assert case.library.is_contiguous(array)
+
+
+def test_elements_that_share_memory_cannot_be_filled(case: Case) -> None:
+    if not case.library.indexes:
+        pytest.skip("bytes have no elements")
+    array = filled(case, np.zeros((4, 1), "float32"))
+    repeated = array.expand(4, 3) if case.name == "torch" else sys.modules[case.name].lib.stride_tricks.as_strided(array, (4, 3), (4, 0))
+    assert case.library.facts(repeated, fill=False).problem is None and case.library.facts(repeated, fill=False).repeats
+    assert case.library.facts(repeated, fill=True).problem is not None
+
+
+def test_empty_arrays_share_no_memory(case: Case) -> None:
+    if not case.library.indexes:
+        pytest.skip("there are no empty DeviceBuffers")
+    facts = case.library.facts(case.library.empty((0, 3), case.library.dtype("float32"), case.device), fill=True)
+    assert facts.problem is None and facts.nbytes == 0 and facts.key is None and facts.span[0] == facts.span[1]
+
+
+def test_values_are_put_into_another_array(case: Case) -> None:
+    values = np.arange(12, dtype="float32").reshape(3, 4)
+    source = filled(case, values)
+    targets = [filled(case, np.zeros((3, 4), "float32")) for _ in range(3)]
+    case.library.put(targets[0], source)
+    case.library.put_all(targets[1:], [source, source])
+    case.library.have_changed(targets)
+    assert {bytes_of(case, each) for each in targets} == {values.tobytes()}
+    if case.library.indexes:
+        converted = filled(case, np.zeros((3, 4), "int32"))
+        case.library.put(converted, source)
+        assert bytes_of(case, converted) == values.astype("int32").tobytes()
+
+
 def test_an_arena_holds_many_arrays(case: Case) -> None:
     arena = case.library.arena(256 * len(SIZES) + 1024, case.device)
     arena.settle()

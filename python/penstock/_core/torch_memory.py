@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .errors import BufferError
+from .overlaps import OVERLAP, may_overlap
 
-__all__ = ["OVERLAP", "check_array", "check_memory", "copy_into", "is_wrapper", "lie_in_their_storages", "may_overlap", "plain_copy", "problem_of", "saved_problem_of", "target_problem_of"]
+__all__ = ["check_array", "check_memory", "copy_into", "is_wrapper", "lie_in_their_storages", "plain_copy", "problem_of", "saved_problem_of", "target_problem_of"]
 
 
 def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
@@ -70,21 +71,6 @@ def target_problem_of(tensor: Any) -> str | None:
 
 
 _NEVER_SAVED = {f"torch.{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}
-
-OVERLAP = "has elements that share memory, as after expand(): pass a tensor in which each element has its own memory"
-
-
-def may_overlap(shape: Iterable[int], strides: Iterable[int]) -> bool:
-    """Returns True if elements of an array may share memory, and False if they certainly do not."""
-    lengths = list(shape)
-    if 0 in lengths:
-        return False
-    reach = 0  # total reach of the dimensions with smaller strides, in stride units
-    for stride, length in sorted((abs(stride), length) for stride, length in zip(strides, lengths) if length > 1):
-        if stride <= reach:
-            return True
-        reach += stride * (length - 1)
-    return False
 
 
 def is_wrapper(tensor: Any) -> bool:

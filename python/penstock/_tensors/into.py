@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
+from .._core.arrays.library import Library
+from .._core.overlaps import crossing
 from .._core.packing import packed
 from .errors import Mismatch, listed
 from .frameworks import Framework
@@ -15,7 +17,7 @@ from .plain_targets import PlainTargets
 from .reads import Links, Ranges, Reads
 from .slices import Part
 from .sources import Paths, Source, Sources, StorageOptions
-from .targets import Target, crossing, target_of
+from .targets import Target, target_of
 
 __all__ = ["LoadResult", "load_into"]
 
@@ -187,12 +189,12 @@ def _fill(steps: list[_Step], links: Links | None) -> None:
     reads.wait()
     for step, array in indirect:
         step.target.assign(array if step.part is None or step.part.cut is None else array[step.part.cut])
-    changed: dict[type[Target], list[Target]] = {}
+    changed: dict[Library, list[Any]] = {}
     for step in steps:
         if step.direct:
-            changed.setdefault(type(step.target), []).append(step.target)
-    for kind, targets in changed.items():
-        kind.have_changed(targets)
+            changed.setdefault(step.target.library, []).append(step.target.array)
+    for library, arrays in changed.items():
+        library.have_changed(arrays)
 
 
 def _start_direct(steps: list[_Step], reads: Reads) -> None:

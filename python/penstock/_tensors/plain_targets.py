@@ -13,11 +13,11 @@ from operator import attrgetter
 from typing import Any
 
 from .. import _native
+from .._core.arrays import library_named
 from .._core.torch_memory import lie_in_their_storages
 from .frameworks import framework_on
 from .reads import Links, Ranges, Reads
 from .sources import Source, Sources
-from .targets import count_changes, settle_torch
 
 __all__ = ["PlainTargets"]
 
@@ -41,13 +41,15 @@ class PlainTargets:
 
     def fill(self, links: Links | None) -> None:
         """Fills the tensors. Blocks. After an error, their content is undefined."""
-        settle_torch(self._devices)
+        library = library_named("torch")
+        for device in self._devices:
+            library.settle(str(device))
         reads = Reads(links)
         try:
             for source, tensors, ranges in self._reads:
                 reads.start(source, _native.Pointer(self._begin, self._end - self._begin, tensors), ranges)
             for _, tensors, _ in self._reads:
-                count_changes(tensors)
+                library.have_changed(tensors)
         except BaseException:
             reads.stop()
             raise

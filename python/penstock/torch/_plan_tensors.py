@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 
-from .._core.arrays.library import span_of
 from .._core.errors import BufferError
+from .._core.overlaps import crossing, span_of
 from .._core.torch_memory import check_memory, target_problem_of
 from .._core.torch_storages import is_plain, reaches
-from .._tensors.targets import crossing
 
 __all__ = ["check_sources", "check_state", "check_targets", "overlapping", "takes_bytes"]
 

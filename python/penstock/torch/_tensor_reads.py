@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _native
+from .._core.arrays.of_torch import count_changes
 from .._core.packing import packed
 from .._core.torch_memory import copy_into
 from .._core.torch_storages import reaches, synchronize
@@ -15,7 +16,6 @@ from .._tensors.frameworks import framework_on
 from .._tensors.reads import Ranges, Reads
 from .._tensors.slices import Part, Pick, part_of
 from .._tensors.sources import Source
-from .._tensors.targets import count_changes
 from ._plan_tensors import overlapping, takes_bytes
 from ._runs import Run, runs_of
 

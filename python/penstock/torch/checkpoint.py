@@ -26,13 +26,13 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .. import _native
+from .._core.arrays.of_torch import count_changes
 from .._core.errors import ShortRead
 from .._core.packing import aligned
 from .._core.pieces import Piece, move_pieces
 from .._core.saving import save_image
 from .._core.torch_memory import copy_into
 from .._core.torch_storages import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
-from .._tensors.targets import count_changes
 from ._blobs import Blob, blobs_of
 from ._checkpoint_image import CheckpointImage, piece_of
 from ._plan_tensors import check_sources, check_state, check_targets, overlapping, takes_bytes

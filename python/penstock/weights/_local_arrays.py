@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import _native
-from .._core.arrays.library import View, span_of
+from .._core.arrays import library_named
+from .._core.arrays.library import View
 from .._core.boxes import Box
 from .._core.devices import number_of
 from .._core.numpy_masks import mask_problem_of
+from .._core.overlaps import may_overlap, span_of
 from .._core.packing import aligned
-from .._core.torch_memory import copy_into, may_overlap, problem_of
+from .._core.torch_memory import copy_into, problem_of
 from .._tensors.frameworks import framework_on
-from .._tensors.targets import count_changes
 
 __all__ = ["Local", "Places", "copy_all", "handles_for", "have_changed", "local_of", "marks_of", "places_of", "quiet_streams", "rooms_for", "streams_of"]
 
@@ -349,4 +350,4 @@ def have_changed(locals_: Iterable[Local]) -> None:
     """Notifies PyTorch's autograd that the values have changed."""
     tensors = [each.array for each in locals_ if each.library == "pt"]
     if tensors:
-        count_changes(tensors)
+        library_named("torch").have_changed(tensors)

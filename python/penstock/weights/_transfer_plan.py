@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 from .._core.arrays.library import View
 from .._core.boxes import Box
 from .._core.errors import InvalidArgument, OutOfMemory
+from .._core.overlaps import OVERLAP, crossing
 from .._core.packing import aligned
-from .._core.torch_memory import OVERLAP
 from .._tensors.errors import listed
 from .._tensors.frameworks import Framework
-from .._tensors.targets import crossing
 from .._tensors.types import WORDS
 from ._held import Held
 from ._local_arrays import Local, Places, local_of, places_of

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["SURE_DIMENSIONS", "Arena", "HostArena", "Library", "View", "is_alive", "only_view", "span_of"]
+from ..overlaps import may_overlap, span_of
+
+__all__ = ["SURE_DIMENSIONS", "Arena", "Facts", "HostArena", "Library", "View", "is_alive", "only_view"]
 
 SURE_DIMENSIONS = 32  # supported by all libraries; the limit of NumPy 1
 
@@ -63,6 +65,40 @@ def only_view(arena: Arena, dtype: Any, shape: tuple[int, ...], nbytes: int) -> 
     return found[""]
 
 
+class Facts(NamedTuple):
+    """What a reader or writer of an array's memory must know. If there is a problem, the rest may be missing."""
+
+    array: Any  # for reading only, detached from autograd
+    problem: str | None = None  # why it cannot be read or filled, as a predicate that follows its name
+    dtype: Any = None  # None: bytes of any type
+    shape: tuple[int, ...] | None = None  # None: bytes
+    strides: tuple[int, ...] = ()  # in bytes
+    itemsize: int = 1  # bytes
+    nbytes: int = 0
+    device: str = "host"  # "host", "host:0" or "cuda:1"
+    address: int = 0  # 0: there are no bytes at an address
+    is_contiguous: bool = True
+    is_readonly: bool = False
+    flags: Any = None  # what else distinguishes arrays with the same memory
+
+    @property
+    def repeats(self) -> bool:
+        """True if elements may share memory."""
+        return not self.is_contiguous and self.shape is not None and may_overlap(self.shape, self.strides)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The address of the first byte, and the address past the last."""
+        if not self.address or self.shape is None:
+            return (self.address, self.address + self.nbytes if self.address else 0)
+        return span_of(self.address, self.shape, self.strides, self.itemsize)
+
+    @property
+    def key(self) -> Any:
+        """Equal for arrays that share the same memory; None for those without memory."""
+        return (self.device, self.address, self.nbytes, self.shape, self.strides, self.dtype, self.flags) if self.nbytes and self.address else None
+
+
 class Library:
     """One library's arrays. Devices are named "host", "host:0" and "cuda:1".
 
@@ -70,6 +106,7 @@ class Library:
     """
 
     name: str  # for messages
+    word: str  # for framework=
     indexes = True  # arrays can be indexed, and so sliced
 
     def owns(self, value: Any) -> bool:
@@ -100,6 +137,13 @@ class Library:
 
     # --- memory
 
+    def facts(self, array: Any, *, fill: bool) -> Facts:
+        """Describes an array. `fill`: for writing into it, not only for reading it."""
+        raise NotImplementedError
+
+    def is_contiguous(self, array: Any) -> bool:
+        return True
+
     def memory(self, array: Any) -> Any:
         """Returns the memory of a contiguous array as a buffer, in the form that is processed fastest."""
         raise NotImplementedError
@@ -107,6 +151,18 @@ class Library:
     def copied(self, array: Any) -> Any:
         """Returns a contiguous copy in its own memory."""
         raise NotImplementedError
+
+    def put(self, target: Any, source: Any) -> None:
+        """Copies an array with the same shape into another one, and converts its type if necessary."""
+        raise NotImplementedError
+
+    def put_all(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        """Copies arrays on one device into others."""
+        for target, source in zip(targets, sources):
+            self.put(target, source)
+
+    def have_changed(self, arrays: Sequence[Any]) -> None:
+        """Tells the library that the bytes of these arrays have changed."""
 
     def copied_into(self, arena: Arena, array: Any) -> Any:
         """Returns a copy in an arena of the same size. On a GPU, the copy runs on the current stream, so the arena need not be settled."""
@@ -145,11 +201,3 @@ class Library:
     def mark(self, device: str) -> Any:
         """Records an event on a GPU's current stream. Its synchronize() waits for the work queued so far."""
         raise NotImplementedError
-
-
-def span_of(address: int, shape: Iterable[int], strides: Iterable[int], itemsize: int) -> tuple[int, int]:
-    """Returns the address of an array's first byte, and the address past its last. `strides` are in bytes."""
-    steps = [(length - 1) * stride for length, stride in zip(shape, strides)]
-    if any(length == 0 for length in shape):
-        return (address, address)
-    return (address + sum(step for step in steps if step < 0), address + sum(step for step in steps if step > 0) + itemsize)

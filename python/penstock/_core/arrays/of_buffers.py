@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ... import _native
-from .library import Arena, HostArena, Library, View, is_alive
+from .library import Arena, Facts, HostArena, Library, View, is_alive
 
 __all__ = ["LIBRARY"]
 
@@ -32,6 +32,7 @@ class _BufferArena(HostArena):
 
 class Buffers(Library):
     name = "penstock"
+    word = "bytes"
     indexes = False
 
     def owns(self, value: Any) -> bool:
@@ -49,6 +50,13 @@ class Buffers(Library):
 
     def memory(self, array: Any) -> Any:
         return array
+
+    def facts(self, array: Any, *, fill: bool) -> Facts:
+        return Facts(array, nbytes=array.nbytes, device=array.device, address=array.ptr)
+
+    def put(self, target: Any, source: Any) -> None:
+        if len(target):
+            _native.copy(target, source)
 
     def copied(self, array: Any) -> Any:
         raise AssertionError("arrays that cannot be indexed are never cut")

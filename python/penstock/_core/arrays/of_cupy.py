@@ -10,8 +10,8 @@ import cupy
 
 from ... import _native
 from ..devices import number_of
-from .library import Arena, Library, View, is_alive
-from .of_numpy import PLAIN, numpy_dtype
+from .library import Arena, Facts, Library, View, is_alive
+from .of_numpy import PLAIN, facts_of, numpy_dtype, overlap_of, size_problem_of
 
 __all__ = ["LIBRARY"]
 
@@ -56,6 +56,7 @@ class _Owner:
 
 class Cupy(Library):
     name = "CuPy"
+    word = "cupy"
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, cupy.ndarray)
@@ -82,6 +83,17 @@ class Cupy(Library):
 
     def memory(self, array: Any) -> Any:
         return _native.Pointer(array.data.ptr, array.nbytes, array)
+
+    def facts(self, array: Any, *, fill: bool) -> Facts:
+        problem = overlap_of(array) if fill else size_problem_of(array)
+        return facts_of(array, problem, array.data.ptr, f"cuda:{array.device.id}", False)
+
+    def is_contiguous(self, array: Any) -> bool:
+        return bool(array.flags.c_contiguous)
+
+    def put(self, target: Any, source: Any) -> None:
+        with target.device:
+            cupy.copyto(target, source, casting="unsafe")
 
     def copied(self, array: Any) -> Any:
         with array.device:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ... import _native
-from .library import SURE_DIMENSIONS, Arena, HostArena, Library, View, is_alive
+from ..numpy_masks import mask_problem_of
+from ..overlaps import OVERLAP, may_overlap
+from .library import SURE_DIMENSIONS, Arena, Facts, HostArena, Library, View, is_alive
 
-__all__ = ["LIBRARY", "PLAIN", "numpy_dtype"]
+__all__ = ["LIBRARY", "PLAIN", "facts_of", "numpy_dtype", "overlap_of", "size_problem_of"]
 
 # NumPy's own types. ml_dtypes provides the others, but stores each 4-bit element in its own byte, unlike files.
 PLAIN = {"bool", "uint8", "int8", "int16", "uint16", "float16", "int32", "uint32", "float32", "complex64", "float64", "int64", "uint64"}
@@ -53,8 +55,25 @@ class NumpyArena(HostArena):
 _alignment = 64  # the size of a cache line, and of the widest registers
 
 
+# For NumPy's arrays and those with the same attributes.
+
+
+def overlap_of(array: Any) -> str | None:
+    return OVERLAP if not array.flags.c_contiguous and may_overlap(array.shape, array.strides) else None
+
+
+def size_problem_of(array: Any) -> str | None:
+    return None if array.dtype.itemsize else "has zero-byte elements"
+
+
+def facts_of(array: Any, problem: str | None, address: int, device: str, is_readonly: bool) -> Facts:
+    contiguous = array.flags.c_contiguous
+    return Facts(array, problem, array.dtype, array.shape, array.strides, array.itemsize, array.nbytes, device, address, contiguous, is_readonly)
+
+
 class Numpy(Library):
     name = "NumPy"
+    word = "np"
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, sys.modules["numpy"].ndarray)
@@ -79,6 +98,19 @@ class Numpy(Library):
 
     def memory(self, array: Any) -> Any:
         return _native.Pointer(array.ctypes.data, array.nbytes, array)
+
+    def facts(self, array: Any, *, fill: bool) -> Facts:
+        if fill:
+            problem = overlap_of(array) if array.flags.writeable else "is read-only in memory"
+        else:
+            problem = "has elements that are Python objects" if array.dtype.hasobject else size_problem_of(array)
+        return facts_of(array, problem or mask_problem_of(array), array.ctypes.data, "host", not array.flags.writeable)
+
+    def is_contiguous(self, array: Any) -> bool:
+        return bool(array.flags.c_contiguous)
+
+    def put(self, target: Any, source: Any) -> None:
+        sys.modules["numpy"].copyto(target, source, casting="unsafe")
 
     def copied(self, array: Any) -> Any:
         return sys.modules["numpy"].array(array, order="C", copy=True)

@@ -6,16 +6,17 @@ import contextlib
 import ctypes
 import functools
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from ... import _native
 from ..devices import name_for_torch
-from .library import Arena, Library, View
+from ..torch_memory import copy_into, is_wrapper, problem_of, target_problem_of
+from .library import Arena, Facts, Library, View
 
-__all__ = ["LIBRARY"]
+__all__ = ["LIBRARY", "count_changes"]
 
 
 @functools.lru_cache(4096)
@@ -85,8 +86,27 @@ class _TorchArena:
         return lambda: not storage.expired()
 
 
+def _shape_of(tensor: Any) -> tuple[int, ...]:
+    try:
+        return tuple(tensor.shape)
+    except RuntimeError:  # the tensor has no shape
+        return ()
+
+
+def count_changes(tensors: Iterable[Any]) -> None:
+    """Notifies autograd that the values of these tensors have changed."""
+    counted = [each for each in tensors if not each.is_inference()]
+    increment = torch.autograd.graph.increment_version
+    try:
+        increment(counted)
+    except (AttributeError, TypeError):  # older versions accept only one tensor at a time
+        for each in counted:
+            increment(each)
+
+
 class Torch(Library):
     name = "PyTorch"
+    word = "pt"
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
@@ -115,8 +135,41 @@ class Torch(Library):
     def memory(self, array: Any) -> Any:
         return _native.Pointer(array.data_ptr(), array.numel() * array.element_size(), array)
 
+    def facts(self, array: Any, *, fill: bool) -> Facts:
+        problem = target_problem_of(array) if fill else problem_of(array)
+        if array.is_quantized and not fill:
+            problem = "is quantized, so its scales would be lost: pass int_repr() and the scales as separate tensors"
+        if problem is not None:
+            return Facts(array, problem, array.dtype, _shape_of(array))
+        size, shape = array.element_size(), tuple(array.shape)
+        strides = tuple([each * size for each in array.stride()])
+        nbytes = array.numel() * size
+        wraps = is_wrapper(array)  # for example, a tensor that is distributed across GPUs
+        address = 0 if wraps or not nbytes else array.data_ptr()
+        device = str(array.device) if array.is_cuda else "host"
+        is_plain = not wraps and self.is_contiguous(array)
+        return Facts(array if fill else array.detach(), None, array.dtype, shape, strides, size, nbytes, device, address, is_plain, False, (array.is_conj(), array.is_neg()))
+
+    def is_contiguous(self, array: Any) -> bool:
+        return bool(array.is_contiguous()) and not array.is_conj() and not array.is_neg()
+
+    def put(self, target: Any, source: Any) -> None:
+        copy_into(target, source)
+
+    def put_all(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        with torch.no_grad():
+            together = getattr(torch, "_foreach_copy_", None)
+            if together is not None:
+                together(targets, sources)
+                return
+            for target, source in zip(targets, sources):
+                target.copy_(source)
+
+    def have_changed(self, arrays: Sequence[Any]) -> None:
+        count_changes(arrays)
+
     def copied(self, array: Any) -> Any:
-        return array.clone(memory_format=torch.contiguous_format)
+        return array.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
     def settle(self, device: str) -> None:
         if device.startswith("cuda"):
