@@ -908,7 +908,7 @@ def test_what_fails_at_the_server_is_told_to_the_receiver(monkeypatch):
     target = empty_like(source)
     with serve_weights(source, snapshot=False) as server:
         with monkeypatch.context() as patch:
-            patch.setattr("penstock.weights._local_arrays._OfNumpy.copied", staticmethod(lambda view: 1 / 0))
+            patch.setattr("penstock._core.arrays.of_numpy.Numpy.copied", lambda self, view: 1 / 0)
             with pytest.raises(penstock.Error, match="ZeroDivisionError: division by zero; 1 of 2 tensors") as told:
                 load_weights(server.url, target, timeout=30)
             assert server.url in str(told.value)

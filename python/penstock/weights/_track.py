@@ -9,7 +9,7 @@ from .. import _native
 from .._core.errors import Error, InvalidArgument
 from ._deadline import left_until, until
 from ._line import GRACE, Line
-from ._local_arrays import handles_for
+from ._local_arrays import Place, handles_for
 from ._transfer_plan import Batch
 from ._wire import GATHERED_BYTES, malformed, packed_pieces
 
@@ -22,7 +22,7 @@ _most_room = 2 * GATHERED_BYTES  # bytes of temporary buffers per server
 class Track:
     """Receives from one server. Receives are posted in message order, before the server is requested to send."""
 
-    def __init__(self, line: Line, batches: list[Batch], streams: dict[tuple[str, str], int]) -> None:
+    def __init__(self, line: Line, batches: list[Batch], streams: dict[Place, int]) -> None:
         self.line = line
         self._streams = streams
         self._batches = batches

@@ -228,7 +228,7 @@ def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | No
     _check_room(total, place)
     found: dict[str, Any] = {}
     place.arena(total).views(rows, found)
-    return found, [_held_of_made(name, found[name], *boxes[name]) for name in found]
+    return found, [_held_of_made(name, found[name], *boxes[name], place) for name in found]
 
 
 def _check_room(nbytes: int, place: Framework) -> None:
@@ -238,6 +238,6 @@ def _check_room(nbytes: int, place: Framework) -> None:
         raise OutOfMemory(f"the weights require {nbytes} bytes, but this machine has only {there} bytes of memory", code="out_of_memory")
 
 
-def _held_of_made(name: str, array: Any, row: Row, box: Box) -> Held:
-    local = Local(array) if isinstance(array, bytes) else local_of(name, array)  # there are no empty DeviceBuffers
+def _held_of_made(name: str, array: Any, row: Row, box: Box, place: Framework) -> Held:
+    local = Local(place.library, array) if isinstance(array, bytes) else local_of(name, array)  # there are no empty DeviceBuffers
     return Held(name, None, None, None, local) if local.shape is None else Held(name, row.dtype, row.whole, box, local)

@@ -108,6 +108,7 @@ class Library:
     name: str  # for messages
     word: str  # for framework=
     indexes = True  # arrays can be indexed, and so sliced
+    has_streams = False  # work on GPUs is queued on its streams
 
     def owns(self, value: Any) -> bool:
         """Returns True if the value is one of this library's arrays. The library has been imported."""

@@ -57,6 +57,7 @@ class _Owner:
 class Cupy(Library):
     name = "CuPy"
     word = "cupy"
+    has_streams = True
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, cupy.ndarray)

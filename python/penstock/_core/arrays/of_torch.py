@@ -107,6 +107,7 @@ def count_changes(tensors: Iterable[Any]) -> None:
 class Torch(Library):
     name = "PyTorch"
     word = "pt"
+    has_streams = True
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
