@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib
 import json
 import math
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _native
+from .arrays import library_named, library_of
+from .arrays.library import Library
+from .arrays.of_numpy import dtype_of
 from .converters import Converter, converter_of, memory_of
-from .devices import device_name, is_gpu, is_torch_device, known_device, number_of
+from .devices import device_name, is_gpu, is_torch_device, known_device
 from .errors import InvalidArgument
 from .libraries import choose_library
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _Told = tuple[int, bytes, str, str]  # from the native module: bytes, metadata, device, target device
 
@@ -78,29 +75,11 @@ def _word_and_shape(metadata: bytes) -> tuple[str, tuple[int, ...]] | None:
     return None if any(each < 0 for each in shape) else (word, shape)
 
 
-# numpy.dtype() accepts expressions, some of which raise SyntaxError.
-_one_dtype = re.compile(r"[<>|=]?[A-Za-z?]\w{0,30}(\[\w{1,10}\])?", re.ASCII)
-
-
-def _dtype_of(word: str) -> np.dtype[Any] | None:
-    import numpy as np
-
-    if not _one_dtype.fullmatch(word):
-        return None
-    try:
-        dtype = np.dtype(word)
-    except (TypeError, ValueError):
-        return None  # such as bfloat16
-    if dtype.isbuiltin == 2:  # for example ml_dtypes' bfloat16, whose typestr describes only bytes
-        return None
-    return None if dtype.hasobject or dtype.itemsize == 0 else dtype
-
-
 def facts_of(nbytes: int, metadata: bytes, device: str, target_device: str) -> TensorFacts:
     told = _word_and_shape(metadata)
     if told is not None:
         word, shape = told
-        dtype = _dtype_of(word)
+        dtype = dtype_of(word)
         if dtype is not None and math.prod(shape) * dtype.itemsize == nbytes:
             return TensorFacts(nbytes, dtype.str, shape, device, target_device)
     return TensorFacts(nbytes, None, None, device, target_device)
@@ -226,19 +205,10 @@ def _stream_told_by(array: Any) -> int:
 
 # --- memory for received tensors
 
-def _module_for(device: Any) -> Any:
+def _library_for(device: Any) -> Library | None:
     """Returns the library that creates arrays on a GPU; None for DeviceBuffers."""
     library = choose_library(device).library
-    return None if library == "penstock" else importlib.import_module(library)
-
-
-def torch_dtype(torch: Any, word: str) -> Any:
-    """Returns PyTorch's dtype, or None if PyTorch lacks it."""
-    found = vars(torch).get(word)
-    if not isinstance(found, torch.dtype):
-        dtype = _dtype_of(word)
-        found = vars(torch).get(dtype.name) if dtype is not None and dtype.isnative else None
-    return found if isinstance(found, torch.dtype) else None
+    return None if library == "penstock" else library_named(library)
 
 
 class Room:
@@ -253,27 +223,22 @@ class Room:
         self._device = None
         self._converter = None if kind is None else converter_of(kind)
         self._handle = handle_of(stream)  # the stream for new arrays; None: the library's current stream
-        self._library: Any = None
+        self._library: Library | None = None
         self._stream: Any = None
         self._made: list[tuple[Any, int]] = []
         if device is None:
             return
         if is_torch_device(device):
-            self._library = sys.modules["torch"]
+            self._library = library_named("torch")
         self._device = known_device(device)
         if is_gpu(self._device):
-            self._library = self._library or _module_for(device)
-            self._stream = self._current_stream(self._library, self._device)
+            self._library = self._library or _library_for(device)
+            self._stream = None if self._library is None else self._stream_of(self._library, self._device)
 
     @property
     def device(self) -> str:
         """The requested device's name; "host" by default."""
         return self._device or "host"
-
-    @property
-    def library(self) -> Any:
-        """The module that creates the arrays; None for NumPy on the host and DeviceBuffers elsewhere."""
-        return self._library
 
     @property
     def asks(self) -> bool | None:
@@ -310,61 +275,30 @@ class Room:
 
     def arrays(self) -> list[Any]:
         """Returns the arrays. Notifies PyTorch's allocator of the stream that uses them."""
-        torch = sys.modules.get("torch")
         for array, stream in self._made:
-            if torch is not None and isinstance(array, torch.Tensor) and array.is_cuda:
-                current = torch.cuda.current_stream(array.device)
-                if int(current.cuda_stream) != stream:
-                    array.record_stream(current)
+            library = library_of(array)
+            if library is not None:
+                library.use(array, stream)
         finish = self._converter.finish if self._converter is not None else None
         return [array if finish is None else finish(array) for array, _ in self._made]
 
-    def _current_stream(self, library: Any, name: str) -> Any:
-        if library is None:
-            return None
-        if library.__name__ == "torch":
-            if self._handle is not None:
-                return library.cuda.ExternalStream(self._handle, name)
-            return library.cuda.current_stream(name)
-        if self._handle is not None:
-            return library.cuda.ExternalStream(self._handle)
-        return library.cuda.get_current_stream(number_of(name))
+    def _stream_of(self, library: Library, name: str) -> Any:
+        return library.current_stream(name) if self._handle is None else library.stream_at(self._handle, name)
 
     def _make(self, name: str, told: _Told) -> tuple[Any, int]:
-        library = self._library
+        library, nbytes = self._library, told[0]
         if library is None and is_gpu(name):
-            library = _module_for(name)
-        if library is not None and library.__name__ == "torch":
-            return self._made_by_torch(library, name, told)
-        facts = facts_of(*told)
-        if library is not None:
-            return self._made_by_cupy(library, name, facts)
-        if name == "host" or facts.nbytes == 0:  # there are no empty DeviceBuffers
-            import numpy as np
-
-            return np.empty(facts.shape if facts.dtype else (facts.nbytes,), facts.dtype or "u1"), 0
-        return _native.device(name).empty(facts.nbytes), self._handle or 0
-
-    def _made_by_torch(self, torch: Any, name: str, told: _Told) -> tuple[Any, int]:
-        nbytes = told[0]
+            library = _library_for(name)
+        if library is None:
+            if name != "host" and nbytes:  # there are no empty DeviceBuffers
+                return library_named("penstock").empty((nbytes,), None, name), self._handle or 0
+            name, library = "host", library_named("numpy")
         word, shape = _word_and_shape(told[1]) or ("", ())
-        dtype = torch_dtype(torch, word) if word else None
+        dtype = library.dtype_named(word) if word else None
         if dtype is None or math.prod(shape) * dtype.itemsize != nbytes:
-            dtype, shape = torch.uint8, (nbytes,)
+            dtype, shape = library.dtype("uint8"), (nbytes,)
         if name == "host":
-            return torch.empty(shape, dtype=dtype), 0
-        stream = self._stream if self._stream is not None else self._current_stream(torch, name)
-        with torch.cuda.stream(stream):
-            return torch.empty(shape, dtype=dtype, device=name), int(stream.cuda_stream)
-
-    def _made_by_cupy(self, cupy: Any, name: str, facts: TensorFacts) -> tuple[Any, int]:
-        import numpy as np
-
-        dtype, shape = np.dtype(facts.dtype or "u1"), facts.shape
-        if shape is None or dtype.kind not in "biufc" or not dtype.isnative:
-            dtype, shape = np.dtype("u1"), (facts.nbytes,)
-        stream = self._stream if self._stream is not None else self._current_stream(cupy, name)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(cupy.cuda.Device(number_of(name)))
-            stack.enter_context(stream)
-            return cupy.empty(shape, dtype), int(stream.ptr)
+            return library.empty(shape, dtype, name), 0
+        stream = self._stream if self._stream is not None else self._stream_of(library, name)
+        with library.using(stream, name):
+            return library.empty(shape, dtype, name), library.handle_of(stream)

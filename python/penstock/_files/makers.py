@@ -11,7 +11,6 @@ from .._core.arrays.library import Library
 from .._core.devices import is_torch_device
 from .._core.errors import InvalidArgument
 from .._core.libraries import choose_library
-from .._core.tensor_facts import torch_dtype
 from .raw_arrays import item_type_of
 
 __all__ = ["Maker", "maker_of"]
@@ -52,7 +51,7 @@ def _torch_dtype_of(dtype: Any) -> Any:
 
     if isinstance(dtype, torch.dtype):
         return dtype
-    return torch_dtype(torch, dtype if isinstance(dtype, str) else item_type_of(dtype).str)
+    return library_named("torch").dtype_named(dtype if isinstance(dtype, str) else item_type_of(dtype).str)
 
 
 def _maker_in(library: Library, dtype: Any, device: str) -> Maker:

@@ -124,6 +124,10 @@ class Library:
         """Returns the library's type for a NumPy dtype, or None if the library lacks it."""
         return item_type
 
+    def dtype_named(self, word: str) -> Any:
+        """Returns the library's type for a NumPy typestr, such as "<f4", or for a name that another process sent. None if the library lacks it."""
+        raise NotImplementedError
+
     def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the array's shape for a shape in a file. Raises ValueError if there can be no such array."""
         return shape
@@ -178,6 +182,9 @@ class Library:
 
     def settle_array(self, array: Any) -> None:
         """Waits for the current stream of the array's GPU. Does nothing for other memory."""
+
+    def use(self, array: Any, stream: int) -> None:
+        """Notifies the library's allocator that an array, allocated on the stream with this handle, is used on the current stream from now on."""
 
     def current_stream(self, device: str) -> Any:
         """Returns a GPU's current stream."""

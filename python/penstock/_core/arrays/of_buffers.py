@@ -41,6 +41,9 @@ class Buffers(Library):
     def dtype(self, name: str) -> Any:
         return name
 
+    def dtype_named(self, word: str) -> Any:
+        return word
+
     def empty(self, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
         """`dtype`: a NumPy dtype, or None for bytes."""
         return _native.device(device).empty(math.prod(shape) * (1 if dtype is None else dtype.itemsize))

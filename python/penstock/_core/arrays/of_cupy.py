@@ -11,7 +11,7 @@ import cupy
 from ... import _native
 from ..devices import number_of
 from .library import Arena, Facts, Library, View, is_alive
-from .of_numpy import PLAIN, facts_of, numpy_dtype, overlap_of, size_problem_of
+from .of_numpy import PLAIN, dtype_of, facts_of, numpy_dtype, overlap_of, size_problem_of
 
 __all__ = ["LIBRARY"]
 
@@ -74,6 +74,10 @@ class Cupy(Library):
 
     def dtype_like(self, item_type: Any) -> Any:
         return item_type if item_type.kind in "biufc" and item_type.isnative else None
+
+    def dtype_named(self, word: str) -> Any:
+        item_type = dtype_of(word)
+        return None if item_type is None else self.dtype_like(item_type)
 
     def empty(self, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
         with cupy.cuda.Device(number_of(device)):

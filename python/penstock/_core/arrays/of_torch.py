@@ -15,6 +15,7 @@ from ... import _native
 from ..devices import name_for_torch
 from ..torch_memory import copy_into, is_wrapper, problem_of, target_problem_of
 from .library import Arena, Facts, Library, View
+from .of_numpy import dtype_of
 
 __all__ = ["LIBRARY", "count_changes"]
 
@@ -120,6 +121,13 @@ class Torch(Library):
         is_plain = item_type.isnative and item_type.isbuiltin != 2  # 2: for example ml_dtypes' bfloat16, whose typestr describes only bytes
         return self.dtype(item_type.name) if is_plain else None
 
+    def dtype_named(self, word: str) -> Any:
+        found = self.dtype(word)
+        if found is None:
+            item_type = dtype_of(word)
+            found = None if item_type is None else self.dtype_like(item_type)
+        return found
+
     def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         if name != "float4_e2m1fn_x2":
             return shape
@@ -179,6 +187,12 @@ class Torch(Library):
     def settle_array(self, array: Any) -> None:
         if getattr(getattr(array, "device", None), "type", "cpu") == "cuda":
             torch.cuda.current_stream(array.device).synchronize()
+
+    def use(self, array: Any, stream: int) -> None:
+        if array.is_cuda:
+            current = torch.cuda.current_stream(array.device)
+            if int(current.cuda_stream) != stream:
+                array.record_stream(current)
 
     def current_stream(self, device: str) -> Any:
         return torch.cuda.current_stream(device)
