@@ -1,19 +1,26 @@
-"""The contract of the adapters for array libraries. Each adapter in penstock._core.arrays.LIBRARIES passes the same tests on each of its devices."""
+"""The contract of the adapters for array libraries. Each adapter of the table in _core/libraries.py passes the same tests on each of its devices."""
 
 from __future__ import annotations
 
 import gc
 import importlib.util
 import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import penstock
+import penstock.safetensors.numpy
+import penstock.weights
 from penstock import _native
 from penstock._core import arrays
-from penstock._core.arrays.library import Library, only_view
+from penstock._core.arrays.library import Arena, Facts, Library, View, only_view
+from penstock._core.arrays.of_numpy import NumpyArena, numpy_dtype
+from penstock._core.libraries import LIBRARIES, Known
 
 HAS_GPU = penstock.cuda_status() is None
 DEVICES = {"torch": ("host", "cuda:0"), "numpy": ("host",), "cupy": ("cuda:0",), "penstock": ("host:0", "cuda:0")}  # a new library is a line
@@ -35,7 +42,7 @@ def case_of(name: str, device: str) -> Any:
     return pytest.param((name, device), marks=marks, id=f"{name} on {device}")
 
 
-@pytest.fixture(params=[case_of(name, device) for name in arrays.LIBRARIES for device in DEVICES[name]])
+@pytest.fixture(params=[case_of(name, device) for name in LIBRARIES for device in DEVICES[name]])
 def case(request: pytest.FixtureRequest) -> Case:
     name, device = request.param
     if name == "torch" and device != "host" and not pytest.importorskip("torch").cuda.is_available():
@@ -69,7 +76,7 @@ def dtype_of(case: Case, name: str) -> Any:
 def test_arrays_are_made_on_the_device_and_owned_by_their_library(case: Case) -> None:
     array = case.library.empty((2, 3), dtype_of(case, "float32"), case.device)
     assert case.library.owns(array) and arrays.library_of(array) is case.library
-    assert not any(arrays.library_named(name).owns(array) for name in arrays.LIBRARIES if name in sys.modules and name != case.name)
+    assert not any(arrays.library_named(name).owns(array) for name in LIBRARIES if name in sys.modules and name != case.name)
     case.library.settle(case.device)
     arrays.settle(array)
     assert (_native.describe(array)["device"] or "host") == case.device
@@ -96,6 +103,15 @@ def test_types_that_a_library_lacks_are_none(case: Case) -> None:
     for name in ("", "no type", "float4_e2m1fn_x3", "Tensor", "dtype"):
         assert case.library.dtype(name) is None
     assert case.library.dtype("uint8").itemsize == 1
+
+
+def test_types_have_the_names_that_numpy_sends(case: Case) -> None:
+    if not case.library.indexes:
+        pytest.skip("bytes have no types")
+    for name in ("<f4", "float32"):
+        assert case.library.dtype_named(name) == case.library.dtype_like(np.dtype("f4")) == case.library.dtype("float32")
+    for name in ("", ",", "O", "S0", "os", "Tensor", "<f4,<f4"):
+        assert case.library.dtype_named(name) is None
 
 
 def test_copies_are_contiguous_and_own_their_memory(case: Case) -> None:
@@ -207,6 +223,84 @@ def test_work_is_queued_on_the_stream_in_use(case: Case) -> None:
     assert library.handle_of(library.current_stream(device)) == before
     assert library.handle_of(library.stream_at(library.handle_of(stream), device)) == library.handle_of(stream)
     assert library.owns(array)
+
+
+class ToyArray:
+    """An array of a library that Penstock does not know."""
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self.values, self.shape, self.dtype, self.nbytes = values, values.shape, values.dtype, values.nbytes
+
+    def __getitem__(self, index: Any) -> ToyArray:
+        return ToyArray(self.values[index])
+
+
+class ToyArena(NumpyArena):
+    def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
+        plain: dict[str, Any] = {}
+        super().views(rows, plain)
+        found.update({name: ToyArray(values) for name, values in plain.items()})
+
+
+class Toy(Library):
+    name = "Toy"
+    word = "toy"
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, ToyArray)
+
+    def dtype(self, name: str) -> Any:
+        return numpy_dtype(name)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+        return ToyArray(np.empty(shape, dtype))
+
+    def arena(self, nbytes: int, device: str) -> Arena:
+        return ToyArena(nbytes)
+
+    def memory(self, array: Any) -> Any:
+        return array.values
+
+    def facts(self, array: Any, *, fill: bool) -> Facts:
+        values = array.values
+        return Facts(array, None, values.dtype, values.shape, values.strides, values.itemsize, values.nbytes, "host", values.ctypes.data)
+
+    def put(self, target: Any, source: Any) -> None:
+        target.values[...] = source.values
+
+    def copied(self, array: Any) -> Any:
+        return ToyArray(array.values.copy())
+
+
+def test_a_new_library_is_one_module_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("penstock._core.arrays.of_toy")
+    module.LIBRARY = Toy()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "penstock._core.arrays.of_toy", module)
+    monkeypatch.setitem(sys.modules, "toy", ModuleType("toy"))
+    monkeypatch.setitem(LIBRARIES, "toy", Known(("toy",), on_host=True, on_gpus=False))
+    values = {"a": np.arange(6, dtype="f4").reshape(2, 3), "b": np.arange(4, dtype="i8")}
+    path = tmp_path / "m.safetensors"
+    penstock.safetensors.numpy.save_file(values, path)
+    for found in (
+        penstock.load(path, framework="toy"),
+        penstock.safetensors.load_file(path, framework="toy"),
+        dict(penstock.safetensors.stream(path, framework="toy")),
+    ):
+        assert {name: type(each) for name, each in found.items()} == {"a": ToyArray, "b": ToyArray}
+        assert all((found[name].values == each).all() for name, each in values.items())
+    part = penstock.safetensors.load_file(path, framework="toy", slices={"a": (slice(None), slice(1, 3))})["a"]
+    assert isinstance(part, ToyArray) and (part.values == values["a"][:, 1:3]).all()
+    np.save(tmp_path / "a.npy", values["a"])
+    assert (penstock.load(tmp_path / "a.npy", framework="toy").values == values["a"]).all()
+    targets = {name: ToyArray(np.zeros_like(each)) for name, each in values.items()}
+    penstock.safetensors.load_into(path, targets)
+    assert all((targets[name].values == each).all() for name, each in values.items())
+    with penstock.weights.serve_weights(targets) as server:
+        there = {name: ToyArray(np.zeros_like(each)) for name, each in values.items()}
+        penstock.weights.load_weights(server.url, there, timeout=30)
+    assert all((there[name].values == each).all() for name, each in values.items())
+    with pytest.raises(penstock.Error, match="Device cuda:0 is not supported for framework toy"):
+        penstock.safetensors.load_file(path, "cuda:0", "toy")
 
 
 def test_a_library_is_imported_only_when_it_is_used() -> None:

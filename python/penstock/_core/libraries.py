@@ -9,10 +9,24 @@ from typing import Any, NamedTuple
 from .devices import Place, device_name, is_cupy_device, is_gpu, is_torch_device, known_device
 from .errors import Error, InvalidArgument
 
-__all__ = ["Choice", "choose_library"]
+__all__ = ["LIBRARIES", "Choice", "Known", "choose_library"]
 
-# The values of framework=, and their modules.
-_MODULES = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy", "cupy": "cupy", "bytes": "penstock"}
+
+class Known(NamedTuple):
+    """What is known about a library that may not be installed."""
+
+    words: tuple[str, ...]  # values of framework=
+    on_host: bool
+    on_gpus: bool
+
+
+# By the name for `import`. The adapter of a library is in _core/arrays/of_NAME.py; a new library is such a module, and a line here.
+LIBRARIES = {
+    "torch": Known(("pt", "torch", "pytorch"), on_host=True, on_gpus=True),
+    "numpy": Known(("np", "numpy"), on_host=True, on_gpus=False),
+    "cupy": Known(("cupy",), on_host=False, on_gpus=True),
+    "penstock": Known(("bytes",), on_host=True, on_gpus=True),
+}
 
 
 class Choice(NamedTuple):
@@ -38,24 +52,26 @@ def choose_library(device: Place = None, framework: str | None = None, error: ty
     """
     library = _named(device, framework, error)
     if device is None:
-        device = "cuda" if library == "cupy" else "host"
+        device = "host" if library is None or LIBRARIES[library].on_host else "cuda"
     name = device_name(device)
     on_gpu = is_gpu(name)
     if library is None:
         library = _default(name)
     if library == "penstock" and name == "host":
         name = "host:0"
-    if (library == "numpy" and on_gpu) or (library == "cupy" and not on_gpu):
+    known = LIBRARIES[library]
+    if not (known.on_gpus if on_gpu else known.on_host):
         raise error(f"Device {device} is not supported for framework {library}", code="invalid_argument")
     return Choice(library, known_device(name))
 
 
 def _named(device: Place, framework: Any, error: type[Error]) -> str | None:
     if framework is not None:
-        library = _MODULES.get(framework) if isinstance(framework, str) else None
-        if library is None:
-            raise error(f"framework {framework} is invalid: it must be pt, np, cupy, bytes or None", code="invalid_argument")
-        return library
+        for name, known in LIBRARIES.items():
+            if isinstance(framework, str) and framework in known.words:
+                return name
+        words = ", ".join(known.words[0] for known in LIBRARIES.values())
+        raise error(f"framework {framework} is invalid: it must be {words} or None", code="invalid_argument")
     if is_torch_device(device):
         return "torch"
     return "cupy" if is_cupy_device(device) else None

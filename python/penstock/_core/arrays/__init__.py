@@ -1,7 +1,7 @@
 """The array libraries that Penstock supports, each with one adapter (a Library).
 
-To support another library, write its adapter in a module of this folder and add the module to the table below. python/tests/test_arrays.py tests every
-adapter in the table in the same way.
+To support another library, write its adapter in a module of this folder, of_NAME, and add a line to the table in _core/libraries.py.
+python/tests/test_arrays.py tests all adapters of the table in the same way.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import importlib
 import sys
 from typing import Any
 
+from ..libraries import LIBRARIES
 from .library import Library
 
-__all__ = ["ARRAYS", "LIBRARIES", "library_named", "library_of", "settle"]
-
-# Each library's name for `import`, and its adapter's module.
-LIBRARIES = {"torch": "of_torch", "numpy": "of_numpy", "cupy": "of_cupy", "penstock": "of_buffers"}
+__all__ = ["ARRAYS", "library_named", "library_of", "settle"]
 
 ARRAYS = "a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer"  # for errors
 
@@ -24,7 +22,7 @@ ARRAYS = "a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer"  
 @functools.cache
 def library_named(name: str) -> Library:
     """Returns the adapter of a library in LIBRARIES. Raises ImportError if the library is required but not installed."""
-    found: Library = importlib.import_module(f"{__name__}.{LIBRARIES[name]}").LIBRARY
+    found: Library = importlib.import_module(f"{__name__}.of_{name}").LIBRARY
     return found
 
 
