@@ -18,13 +18,13 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import penstock
 from penstock import _native
+from penstock._core.arrays import library_named
 from penstock._core.file_facts import mode_of
 from penstock._core.forks import forkable_lock
 from penstock._core.small_files import open_file
@@ -233,9 +233,8 @@ def _place_of(what: str, storage: Any) -> tuple[int, int]:
 
 def _settle(storage: Any) -> None:
     """Waits for PyTorch's current stream, which may still be computing the storage's content."""
-    device = getattr(storage, "device", None)
-    if getattr(device, "type", None) == "cuda":
-        sys.modules["torch"].cuda.current_stream(device).synchronize()
+    if getattr(getattr(storage, "device", None), "type", None) == "cuda":
+        library_named("torch").settle_array(storage)
 
 
 def __dir__() -> list[str]:

@@ -171,6 +171,17 @@ def test_values_are_put_into_another_array(case: Case) -> None:
         assert bytes_of(case, converted) == values.astype("int32").tobytes()
 
 
+def test_plain_arrays_have_their_values_in_c_order(case: Case) -> None:
+    values = np.arange(12, dtype="int32").reshape(3, 4)
+    array = filled(case, values)
+    assert case.library.problem_of(array) is None and not case.library.is_wrapper(array) and case.library.device_of(array) == case.device
+    same = case.library.plain(array)
+    assert _native.resolve(case.library.memory(same, readonly=True)) == _native.resolve(case.library.memory(array))
+    if case.library.indexes:
+        assert case.library.dtype_name(array.dtype) == "int32"
+        assert bytes_of(case, case.library.plain(array.T)) == values.T.tobytes()
+
+
 def test_an_arena_holds_many_arrays(case: Case) -> None:
     arena = case.library.arena(256 * len(SIZES) + 1024, case.device)
     arena.settle()
@@ -258,8 +269,11 @@ class Toy(Library):
     def arena(self, nbytes: int, device: str) -> Arena:
         return ToyArena(nbytes)
 
-    def memory(self, array: Any) -> Any:
+    def memory(self, array: Any, readonly: bool = False) -> Any:
         return array.values
+
+    def plain(self, array: Any) -> Any:
+        return array
 
     def facts(self, array: Any, *, fill: bool) -> Facts:
         values = array.values
@@ -299,6 +313,8 @@ def test_a_new_library_is_one_module_and_one_line(tmp_path: Path, monkeypatch: p
         there = {name: ToyArray(np.zeros_like(each)) for name, each in values.items()}
         penstock.weights.load_weights(server.url, there, timeout=30)
     assert all((there[name].values == each).all() for name, each in values.items())
+    penstock.safetensors.save_file(targets, tmp_path / "saved")
+    assert (tmp_path / "saved").read_bytes() == path.read_bytes()
     with pytest.raises(penstock.Error, match="Device cuda:0 is not supported for framework toy"):
         penstock.safetensors.load_file(path, "cuda:0", "toy")
 

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
+from .._core.arrays import ARRAYS, library_of
+from .._core.arrays.library import Library
+from .._core.devices import is_gpu
 from .._core.errors import BufferError, InvalidArgument
-from .._core.numpy_masks import mask_problem_of
 from .._core.urls import in_order
 from .errors import SafetensorError
 from .sources import Path
@@ -27,7 +29,7 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]  # in elements of this type
     nbytes: int
     memory: Any  # buffer of its bytes; unused if it is empty
-    stream: tuple[str, int] | None = None  # library and number of the GPU whose current stream may still be writing it
+    stream: tuple[Library, str] | None = None  # library and GPU whose current stream may still be writing it
 
 
 def save_file(
@@ -104,16 +106,20 @@ def tensor_of(name: Any, value: Any) -> Tensor:
     Raises SafetensorError if the format does not support the value's type or layout, BufferError if the value has no memory (on PyTorch's meta device
     NotImplementedError, as the safetensors library does), and TypeError if it is not a tensor.
     """
-    torch, numpy, cupy = (sys.modules.get(each) for each in ("torch", "numpy", "cupy"))
-    if torch is not None and isinstance(value, torch.Tensor):
-        return _of_torch(torch, name, value)
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return _of_numpy(name, value)
-    if cupy is not None and isinstance(value, cupy.ndarray):
-        return _of_cupy(cupy, name, value)
-    if isinstance(value, _native.DeviceBuffer):
+    library = library_of(value)
+    if library is None:
+        raise TypeError(f'tensor "{name}" must be {ARRAYS}, not {type(value).__name__}')
+    if not library.indexes:
         return Tensor("U8", (value.nbytes,), value.nbytes, value)
-    raise TypeError(f'tensor "{name}" must be a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer, not {type(value).__name__}')
+    _check(name, value, library.problem_of(value, wrappers=True))
+    word = word_of(name, library.dtype_name(value.dtype))
+    shape = shape_in_file(name, word, tuple(value.shape))
+    plain = library.plain(value)
+    if library.is_wrapper(value):  # its own methods may have created a plain array
+        _check(name, value, library.problem_of(plain))
+    device = library.device_of(plain)
+    memory = library.memory(plain, readonly=True) if plain.nbytes else b""
+    return Tensor(word, shape, plain.nbytes, memory, (library, device) if is_gpu(device) else None)
 
 
 def _checked(tensors: Any) -> Mapping[str, Any]:
@@ -142,26 +148,15 @@ def shape_in_file(name: Any, word: str, shape: tuple[int, ...]) -> tuple[int, ..
     return (*shape[:-1], shape[-1] * 2)
 
 
-def _of_torch(torch: Any, name: Any, tensor: Any) -> Tensor:
-    from .._core.torch_memory import is_wrapper, plain_copy, problem_of
-
-    _check(name, tensor, problem_of(tensor, wrappers=True))
-    word = word_of(name, str(tensor.dtype).removeprefix("torch."))
-    shape = shape_in_file(name, word, tuple(tensor.shape))
-    plain = plain_copy(tensor)
-    if is_wrapper(tensor):  # its own methods may have created a plain tensor
-        _check(name, tensor, problem_of(plain))
-    nbytes = plain.numel() * plain.element_size()
-    memory = _native.Pointer(plain.data_ptr(), nbytes, plain, True) if nbytes else b""
-    return Tensor(word, shape, nbytes, memory, ("torch", plain.device.index) if plain.is_cuda else None)
-
-
-def _check(name: Any, tensor: Any, problem: str | None) -> None:
+def _check(name: Any, value: Any, problem: str | None) -> None:
     if problem is None:
         return
-    if tensor.device.type == "meta":
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        raise _wrong(name, problem)
+    if value.device.type == "meta":
         raise NotImplementedError(f'tensor "{name}" {problem}')
-    if tensor.is_nested or tensor.layout != sys.modules["torch"].strided:
+    if value.is_nested or value.layout != torch.strided:
         raise _wrong(name, problem)
     raise BufferError(f'tensor "{name}" {problem}', code="bad_memory")
 
@@ -170,35 +165,10 @@ def _wrong(name: Any, problem: str) -> SafetensorError:
     return SafetensorError(f'tensor "{name}" {problem}', code="invalid_argument")
 
 
-def _of_numpy(name: Any, array: Any) -> Tensor:
-    problem = mask_problem_of(array)
-    if problem is not None:
-        raise _wrong(name, problem)
-    word = word_of(name, array.dtype.name)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if not array.flags.c_contiguous:
-        array = array.copy(order="C")
-    memory = _native.Pointer(array.ctypes.data, array.nbytes, array, True) if array.nbytes else b""
-    return Tensor(word, array.shape, array.nbytes, memory)
-
-
-def _of_cupy(cupy: Any, name: Any, array: Any) -> Tensor:
-    word = word_of(name, array.dtype.name)
-    with array.device:
-        plain = cupy.ascontiguousarray(array)
-    return Tensor(word, array.shape, plain.nbytes, plain, ("cupy", array.device.id))
-
-
 def settle(tensors: Iterable[Tensor]) -> None:
     """Waits for the current streams, which may still be computing or copying values."""
-    for library, number in {each.stream for each in tensors if each.stream is not None}:
-        if library == "torch":
-            sys.modules["torch"].cuda.current_stream(number).synchronize()
-        else:
-            cupy = sys.modules["cupy"]
-            with cupy.cuda.Device(number):
-                cupy.cuda.get_current_stream().synchronize()
+    for library, device in {each.stream for each in tensors if each.stream is not None}:
+        library.settle(device)
 
 
 def beginning_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> tuple[bytes, list[str]]:

@@ -146,10 +146,31 @@ class Library:
         """Describes an array. `fill`: for writing into it, not only for reading it."""
         raise NotImplementedError
 
+    def problem_of(self, array: Any, wrappers: bool = False) -> str | None:
+        """Returns why an array has no bytes to save, as a predicate that follows its name. `wrappers`: accept arrays that is_wrapper() finds."""
+        return None
+
+    def is_wrapper(self, array: Any) -> bool:
+        """Returns True if the array consists of others, and only its own methods know its values."""
+        return False
+
+    def dtype_name(self, dtype: Any) -> str:
+        """Returns the name of one of the library's types: "float32"."""
+        found: str = dtype.name
+        return found
+
+    def device_of(self, array: Any) -> str:
+        """Returns the name of the array's device."""
+        return "host"
+
+    def plain(self, array: Any) -> Any:
+        """Returns an array with the same values as bytes in C order and in this machine's byte order: the same memory if possible, else a copy."""
+        raise NotImplementedError
+
     def is_contiguous(self, array: Any) -> bool:
         return True
 
-    def memory(self, array: Any) -> Any:
+    def memory(self, array: Any, readonly: bool = False) -> Any:
         """Returns the memory of a contiguous array as a buffer, in the form that is processed fastest."""
         raise NotImplementedError
 

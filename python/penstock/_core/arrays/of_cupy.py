@@ -86,12 +86,19 @@ class Cupy(Library):
     def arena(self, nbytes: int, device: str) -> Arena:
         return _CupyArena(device, nbytes)
 
-    def memory(self, array: Any) -> Any:
-        return _native.Pointer(array.data.ptr, array.nbytes, array)
+    def memory(self, array: Any, readonly: bool = False) -> Any:
+        return _native.Pointer(array.data.ptr, array.nbytes, array, readonly)
+
+    def device_of(self, array: Any) -> str:
+        return f"cuda:{array.device.id}"
+
+    def plain(self, array: Any) -> Any:
+        with array.device:
+            return cupy.ascontiguousarray(array)
 
     def facts(self, array: Any, *, fill: bool) -> Facts:
         problem = overlap_of(array) if fill else size_problem_of(array)
-        return facts_of(array, problem, array.data.ptr, f"cuda:{array.device.id}", False)
+        return facts_of(array, problem, array.data.ptr, self.device_of(array), False)
 
     def is_contiguous(self, array: Any) -> bool:
         return bool(array.flags.c_contiguous)

@@ -122,8 +122,16 @@ class Numpy(Library):
     def arena(self, nbytes: int, device: str) -> Arena:
         return NumpyArena(nbytes)
 
-    def memory(self, array: Any) -> Any:
-        return _native.Pointer(array.ctypes.data, array.nbytes, array)
+    def memory(self, array: Any, readonly: bool = False) -> Any:
+        return _native.Pointer(array.ctypes.data, array.nbytes, array, readonly)
+
+    def problem_of(self, array: Any, wrappers: bool = False) -> str | None:
+        return mask_problem_of(array)
+
+    def plain(self, array: Any) -> Any:
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        return array if array.flags.c_contiguous else array.copy(order="C")
 
     def facts(self, array: Any, *, fill: bool) -> Facts:
         if fill:

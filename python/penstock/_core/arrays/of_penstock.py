@@ -51,7 +51,14 @@ class Buffers(Library):
     def arena(self, nbytes: int, device: str) -> Arena:
         return _BufferArena(device, nbytes)
 
-    def memory(self, array: Any) -> Any:
+    def memory(self, array: Any, readonly: bool = False) -> Any:
+        return array
+
+    def device_of(self, array: Any) -> str:
+        found: str = array.device
+        return found
+
+    def plain(self, array: Any) -> Any:
         return array
 
     def facts(self, array: Any, *, fill: bool) -> Facts:

@@ -13,7 +13,7 @@ import torch
 
 from ... import _native
 from ..devices import name_for_torch
-from ..torch_memory import copy_into, is_wrapper, problem_of, target_problem_of
+from ..torch_memory import copy_into, is_wrapper, plain_copy, problem_of, target_problem_of
 from .library import Arena, Facts, Library, View
 from .of_numpy import dtype_of
 
@@ -141,8 +141,23 @@ class Torch(Library):
     def arena(self, nbytes: int, device: str) -> Arena:
         return _TorchArena(name_for_torch(device), nbytes)
 
-    def memory(self, array: Any) -> Any:
-        return _native.Pointer(array.data_ptr(), array.numel() * array.element_size(), array)
+    def memory(self, array: Any, readonly: bool = False) -> Any:
+        return _native.Pointer(array.data_ptr(), array.numel() * array.element_size(), array, readonly)
+
+    def problem_of(self, array: Any, wrappers: bool = False) -> str | None:
+        return problem_of(array, wrappers)
+
+    def is_wrapper(self, array: Any) -> bool:
+        return is_wrapper(array)
+
+    def dtype_name(self, dtype: Any) -> str:
+        return str(dtype).removeprefix("torch.")
+
+    def device_of(self, array: Any) -> str:
+        return str(array.device) if array.is_cuda else "host"
+
+    def plain(self, array: Any) -> Any:
+        return plain_copy(array)
 
     def facts(self, array: Any, *, fill: bool) -> Facts:
         problem = target_problem_of(array) if fill else problem_of(array)
@@ -155,7 +170,7 @@ class Torch(Library):
         nbytes = array.numel() * size
         wraps = is_wrapper(array)  # for example, a tensor that is distributed across GPUs
         address = 0 if wraps or not nbytes else array.data_ptr()
-        device = str(array.device) if array.is_cuda else "host"
+        device = self.device_of(array)
         is_plain = not wraps and self.is_contiguous(array)
         return Facts(array if fill else array.detach(), None, array.dtype, shape, strides, size, nbytes, device, address, is_plain, False, (array.is_conj(), array.is_neg()))
 
