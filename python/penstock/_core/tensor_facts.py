@@ -118,11 +118,9 @@ def bytes_of(value: Any, argument: str) -> bytes:
 
 def _name_of_device_of(tensor: Any) -> str:
     """Returns the device of a tensor. Objects without memory give "host", and fail when they are sent."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(tensor, torch.Tensor):
-        return str(tensor.device) if tensor.is_cuda else "host"
-    if isinstance(tensor, _native.DeviceBuffer):
-        return tensor.device
+    library = library_of(tensor)
+    if library is not None:
+        return library.device_of(tensor)
     if hasattr(tensor, "__array_interface__") or isinstance(tensor, (bytes, bytearray, memoryview)):
         return "host"
     number = getattr(getattr(tensor, "device", None), "id", None)

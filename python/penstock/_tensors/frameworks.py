@@ -41,14 +41,6 @@ class Framework:
         """Allocates memory without waiting. Write to it only once it is settled()."""
         return self.library.arena(nbytes, self.device)
 
-    def copied(self, array: Any) -> Any:
-        """Returns a contiguous copy in its own memory."""
-        return self.library.copied(array)
-
-    def copied_into(self, arena: Arena, array: Any) -> Any:
-        """Returns a copy in an arena of the same size. On a GPU, the copy runs on the current stream, so the arena need not be settled."""
-        return self.library.copied_into(arena, array)
-
 
 def framework_on(framework: str | None, device: Any) -> Framework:
     """Returns the library and device that choose_library() selects for the arguments.

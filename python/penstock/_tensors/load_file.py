@@ -107,7 +107,7 @@ def read_tensors(
     reads.wait()
     for layout in layouts.every.values():
         for name, cut in layout.cuts.items():
-            found[name] = layout.place.copied(found[name][cut])
+            found[name] = layout.place.library.copied(found[name][cut])
     return found
 
 

@@ -187,7 +187,7 @@ def read_part(source: Source, row: int, place: Framework, part: Part | None) -> 
         reads.start(source, arena.memory, ranges)
         reads.wait()
     array = only_view(arena, dtype, part.shape, part.nbytes)
-    return array if part.cut is None else place.copied(array[part.cut])
+    return array if part.cut is None else place.library.copied(array[part.cut])
 
 
 Slice.__module__ = safe_open.__module__ = "penstock.safetensors"  # their public home, which pickles name

@@ -105,7 +105,7 @@ class Rank:
 
     def cut(self, found: dict[str, Any], uncut: dict[str, Any]) -> dict[str, Any]:
         for name, part in self.passing.cuts.items():
-            found[name] = self.place.copied(uncut[name][part])
+            found[name] = self.place.library.copied(uncut[name][part])
         return found
 
 

@@ -425,7 +425,7 @@ class _Batch:
         arena = self._place.unsettled_arena(part.nbytes)
         if part.nbytes:
             held.add(part.nbytes, arena.held())
-        return self._place.copied_into(arena, part)
+        return self._place.library.copied_into(arena, part)
 
 
 def _laid_out(items: list[_Item], place: Framework) -> Layout:

@@ -58,25 +58,6 @@ class Local:
         start = box.offset_in(frame) * itemsize
         return self.array[start : start + box.size * itemsize]
 
-    def contiguous(self, view: Any) -> bool:
-        return self.library.is_contiguous(view)
-
-    def memory(self, view: Any) -> Any:
-        """Returns the memory of a contiguous view in the form that pipes process fastest."""
-        return self.library.memory(view)
-
-    def copied(self, view: Any) -> Any:
-        """Returns a contiguous copy, queued on the current stream."""
-        return self.library.copied(view)
-
-    def room_for(self, view: Any) -> Any:
-        """Allocates contiguous memory of the same shape and type."""
-        return self.library.empty(tuple(view.shape), view.dtype, self.device)
-
-    def put(self, view: Any, source: Any) -> None:
-        """Copies into the view on the current stream."""
-        self.library.put(view, source)
-
 
 def local_of(name: str, value: Any) -> Local:
     """Returns the array as a Local. Raises TypeError if the value is not an array."""

@@ -149,7 +149,7 @@ class _Sending:
 
     def _copied(self, piece: Piece) -> Any:
         view, local = self._version.view(piece)
-        return local.memory(local.copied(view))
+        return local.library.memory(local.library.copied(view))
 
     def _finish_one(self) -> None:
         future, gathered = self._going[0]

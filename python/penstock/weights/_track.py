@@ -10,7 +10,7 @@ from .._core.errors import Error, InvalidArgument
 from ._deadline import left_until, until
 from ._line import GRACE, Line
 from ._local_arrays import Place, handles_for
-from ._transfer_plan import Batch
+from ._transfer_plan import Batch, Landing
 from ._wire import GATHERED_BYTES, malformed, packed_pieces
 
 __all__ = ["Track"]
@@ -58,8 +58,8 @@ class Track:
             batch = self._batches[self._next]
             if self._posted and self._room + batch.room > _most_room:
                 return
-            rooms = [None if each.direct else each.local.room_for(each.view) for each in batch.landings]
-            into = [each.memory if room is None else each.local.memory(room) for each, room in zip(batch.landings, rooms)]
+            rooms = [None if each.direct else _room_for(each) for each in batch.landings]
+            into = [each.memory if room is None else each.local.library.memory(room) for each, room in zip(batch.landings, rooms)]
             handles = handles_for((each.local for each in batch.landings), self._streams)
             self._posted.append((batch, rooms, self.line.receive(into, handles, deadline)))
             self._room += batch.room
@@ -77,7 +77,7 @@ class Track:
                 raise
             for each, room in zip(batch.landings, rooms):
                 if room is not None:
-                    each.local.put(each.view, room)
+                    each.local.library.put(each.view, room)
             self._posted.popleft()
             self._room -= batch.room
             self.done.append(batch)
@@ -107,3 +107,8 @@ class Track:
             future.exception()
             self.failed.append(batch)
         self._posted.clear()
+
+
+def _room_for(landing: Landing) -> Any:
+    """Allocates contiguous memory like the view."""
+    return landing.local.library.empty(tuple(landing.view.shape), landing.view.dtype, landing.local.device)

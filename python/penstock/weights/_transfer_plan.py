@@ -188,7 +188,8 @@ def _landings(wanted: _Fitted, source: _Source, box: Box, apart: bool) -> list[L
 
 def _landing(wanted: _Fitted, source: _Source, box: Box, apart: bool) -> Landing:
     view = wanted.local.cut(wanted.box, box, wanted.itemsize)
-    memory = wanted.local.memory(view) if wanted.local.contiguous(view) and not apart else None
+    library = wanted.local.library
+    memory = library.memory(view) if library.is_contiguous(view) and not apart else None
     in_runs = memory is not None and source.row.is_contiguous and box.is_run_in(source.row.box)
     return Landing(Piece(source.number, box), box.size * wanted.itemsize, wanted.name, wanted.local, view, memory, in_runs)
 

@@ -64,7 +64,7 @@ class Version:
 
     def _memory_of(self, piece: Piece) -> Any:
         view, local = self.view(piece)
-        return local.memory(view) if local.contiguous(view) else None
+        return local.library.memory(view) if local.library.is_contiguous(view) else None
 
     def view(self, piece: Piece) -> tuple[Any, Local]:
         row, local = self.catalog.rows[piece.row], self.locals[piece.row]
