@@ -6,7 +6,6 @@ python/tests/test_arrays.py tests all adapters of the table in the same way.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 from typing import Any
@@ -19,18 +18,22 @@ __all__ = ["ARRAYS", "library_named", "library_of", "settle"]
 ARRAYS = "a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer"  # for errors
 
 
-@functools.cache
+_adapters: dict[str, Library] = {}
+
+
 def library_named(name: str) -> Library:
     """Returns the adapter of a library in LIBRARIES. Raises ImportError if the library is required but not installed."""
-    found: Library = importlib.import_module(f"{__name__}.of_{name}").LIBRARY
+    found = _adapters.get(name)
+    if found is None:
+        found = _adapters[name] = importlib.import_module(f"{__name__}.of_{name}").LIBRARY
     return found
 
 
 def library_of(value: Any) -> Library | None:
     """Returns the adapter for an array, or None if no library supports the value. Imports no library."""
     for name in LIBRARIES:
-        if sys.modules.get(name) is not None:
-            library = library_named(name)
+        if name in _adapters or sys.modules.get(name) is not None:
+            library = _adapters.get(name) or library_named(name)
             if library.owns(value):
                 return library
     return None

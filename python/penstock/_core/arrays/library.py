@@ -89,8 +89,10 @@ class Facts(NamedTuple):
     @property
     def span(self) -> tuple[int, int]:
         """The address of the first byte, and the address past the last."""
-        if not self.address or self.shape is None:
-            return (self.address, self.address + self.nbytes if self.address else 0)
+        if not self.address:
+            return (0, 0)
+        if self.is_contiguous or self.shape is None:
+            return (self.address, self.address + self.nbytes)
         return span_of(self.address, self.shape, self.strides, self.itemsize)
 
     @property

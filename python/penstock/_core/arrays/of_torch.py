@@ -170,9 +170,10 @@ class Torch(Library):
         nbytes = array.numel() * size
         wraps = is_wrapper(array)  # for example, a tensor that is distributed across GPUs
         address = 0 if wraps or not nbytes else array.data_ptr()
-        device = self.device_of(array)
-        is_plain = not wraps and self.is_contiguous(array)
-        return Facts(array if fill else array.detach(), None, array.dtype, shape, strides, size, nbytes, device, address, is_plain, False, (array.is_conj(), array.is_neg()))
+        flags = array.is_conj(), array.is_neg()
+        is_plain = not wraps and array.is_contiguous() and flags == (False, False)
+        array = array if fill else array.detach()
+        return Facts(array, None, array.dtype, shape, strides, size, nbytes, self.device_of(array), address, is_plain, False, flags)
 
     def is_contiguous(self, array: Any) -> bool:
         return bool(array.is_contiguous()) and not array.is_conj() and not array.is_neg()
