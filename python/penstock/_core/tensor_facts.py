@@ -7,16 +7,17 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
-from .arrays import library_named, library_of
-from .arrays.library import Library
-from .arrays.of_numpy import dtype_of
 from .converters import Converter, converter_of, memory_of
 from .devices import device_name, is_gpu, is_torch_device, known_device
 from .errors import InvalidArgument
 from .libraries import choose_library
+from .numpy_dtypes import dtype_of
+
+if TYPE_CHECKING:
+    from .arrays.library import Library  # adapters are imported on first use
 
 _Told = tuple[int, bytes, str, str]  # from the native module: bytes, metadata, device, target device
 
@@ -118,6 +119,8 @@ def bytes_of(value: Any, argument: str) -> bytes:
 
 def _name_of_device_of(tensor: Any) -> str:
     """Returns the device of a tensor. Objects without memory give "host", and fail when they are sent."""
+    from .arrays import library_of
+
     library = library_of(tensor)
     if library is not None:
         return library.device_of(tensor)
@@ -205,6 +208,8 @@ def _stream_told_by(array: Any) -> int:
 
 def _library_for(device: Any) -> Library | None:
     """Returns the library that creates arrays on a GPU; None for DeviceBuffers."""
+    from .arrays import library_named
+
     library = choose_library(device).library
     return None if library == "penstock" else library_named(library)
 
@@ -227,6 +232,8 @@ class Room:
         if device is None:
             return
         if is_torch_device(device):
+            from .arrays import library_named
+
             self._library = library_named("torch")
         self._device = known_device(device)
         if is_gpu(self._device):
@@ -273,6 +280,8 @@ class Room:
 
     def arrays(self) -> list[Any]:
         """Returns the arrays. Notifies PyTorch's allocator of the stream that uses them."""
+        from .arrays import library_of
+
         for array, stream in self._made:
             library = library_of(array)
             if library is not None:
@@ -284,6 +293,8 @@ class Room:
         return library.current_stream(name) if self._handle is None else library.stream_at(self._handle, name)
 
     def _make(self, name: str, told: _Told) -> tuple[Any, int]:
+        from .arrays import library_named
+
         library, nbytes = self._library, told[0]
         if library is None and is_gpu(name):
             library = _library_for(name)

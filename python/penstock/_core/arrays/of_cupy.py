@@ -10,8 +10,9 @@ import cupy
 
 from ... import _native
 from ..devices import number_of
+from ..numpy_dtypes import dtype_of
 from .library import Arena, Facts, Library, View, is_alive
-from .of_numpy import PLAIN, dtype_of, facts_of, numpy_dtype, overlap_of, size_problem_of
+from .of_numpy import PLAIN, facts_of, numpy_dtype, overlap_of, size_problem_of
 
 __all__ = ["LIBRARY"]
 

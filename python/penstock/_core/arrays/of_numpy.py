@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ... import _native
+from ..numpy_dtypes import dtype_of
 from ..numpy_masks import mask_problem_of
 from ..overlaps import OVERLAP, may_overlap
 from .library import SURE_DIMENSIONS, Arena, Facts, HostArena, Library, View, is_alive
 
-if TYPE_CHECKING:
-    import numpy
-
-__all__ = ["LIBRARY", "PLAIN", "dtype_of", "facts_of", "numpy_dtype", "overlap_of", "size_problem_of"]
+__all__ = ["LIBRARY", "PLAIN", "facts_of", "numpy_dtype", "overlap_of", "size_problem_of"]
 
 # NumPy's own types. ml_dtypes provides the others, but stores each 4-bit element in its own byte, unlike files.
 PLAIN = {"bool", "uint8", "int8", "int16", "uint16", "float16", "int32", "uint32", "float32", "complex64", "float64", "int64", "uint64"}
@@ -36,25 +33,6 @@ def numpy_dtype(name: str) -> Any:
         return None
     found = getattr(ml_dtypes, name, None)
     return None if found is None else numpy.dtype(found)
-
-
-# numpy.dtype() accepts expressions, some of which raise SyntaxError.
-_one_dtype = re.compile(r"[<>|=]?[A-Za-z?]\w{0,30}(\[\w{1,10}\])?", re.ASCII)
-
-
-def dtype_of(word: str) -> numpy.dtype[Any] | None:
-    """Returns the dtype with a name or typestr, such as "<f4", or None if NumPy itself lacks it."""
-    import numpy
-
-    if not _one_dtype.fullmatch(word):
-        return None
-    try:
-        dtype = numpy.dtype(word)
-    except (TypeError, ValueError):
-        return None  # such as bfloat16
-    if dtype.isbuiltin == 2:  # for example ml_dtypes' bfloat16, whose typestr describes only bytes
-        return None
-    return None if dtype.hasobject or dtype.itemsize == 0 else dtype
 
 
 class NumpyArena(HostArena):

@@ -13,9 +13,9 @@ import torch
 
 from ... import _native
 from ..devices import name_for_torch
+from ..numpy_dtypes import dtype_of
 from ..torch_memory import copy_into, is_wrapper, plain_copy, problem_of, target_problem_of
 from .library import Arena, Facts, Library, View
-from .of_numpy import dtype_of
 
 __all__ = ["LIBRARY", "count_changes"]
 
