@@ -34,7 +34,7 @@ class Arena(Protocol):
         """Waits until settled() is true."""
 
     def use(self) -> None:
-        """Notifies the library's allocator that the arrays are used on the current stream from now on."""
+        """Notifies the library's allocator that the arrays are now used on the current stream."""
 
     def held(self) -> Callable[[], bool]:
         """Returns a function that returns True while the memory is referenced, and that holds no reference itself. Call this before views()."""
