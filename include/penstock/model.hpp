@@ -121,7 +121,9 @@ class PENSTOCK_API model {
   // Opens all files and reads their headers. Blocks. paths: files, indexes and folders as accepted by find_model(), and GGUF files, each
   // together with the other parts found by gguf_files_of(); repeated files count once. how: for URLs. Errors: those of find_model,
   // read_model_index, check_shards, gguf_files_of, engine::open, read_safetensors, read_gguf, check_gguf_files, read_zip_directory and
-  // check_tensors; invalid_argument for a checkpoint with compressed storages. The message includes the file name.
+  // check_tensors; invalid_argument for a checkpoint with compressed storages. The message includes the file name. Files on servers are
+  // opened 16 at a time, on the calling thread and others that end before this returns; if several fail, the error is that of the first of
+  // them in the order of files(). how.stop_requested is called on the calling thread only.
   static result<model> open(const engine& with, const std::vector<std::string>& paths, const remote_options& how = {});
 
   [[nodiscard]] const std::vector<model_file>& files() const noexcept { return files_; }

@@ -6,12 +6,14 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
 #include "base/no_memory.hpp"
 #include "penstock/gguf.hpp"
 #include "penstock/torch_checkpoint.hpp"
+#include "tensors/at_once.hpp"
 #include "tensors/checkpoint_contents.hpp"
 #include "tensors/checks.hpp"
 
@@ -117,6 +119,32 @@ result<opened_file> open_one(const engine& with, const std::string& path, const 
   return opened_file{{shown_name(path), *std::move(source), *size, *std::move(header), kind, {}}, {}};
 }
 
+// Opens the files in order or, if several are on servers, many at once, because each open waits for responses.
+result<std::vector<opened_file>> open_each(const engine& with, const std::vector<std::string>& paths, const remote_options& how) {
+  std::vector<std::optional<opened_file>> opened(paths.size());
+  const auto open = [&](std::size_t i, const remote_options& with_options) -> status {
+    auto made = open_one(with, paths[i], with_options);
+    if (made) opened[i] = *std::move(made);
+    return made.error();
+  };
+  const auto open_stoppable = [&](std::size_t i, const tensors::stop_function& stop) {
+    remote_options mine = how;
+    mine.stop_requested = stop;
+    return open(i, mine);
+  };
+  if (std::ranges::count_if(paths, [](const std::string& each) { return is_url(each); }) > 1) {
+    if (status error = tensors::run_at_once(paths.size(), how.stop_requested, open_stoppable); !error.ok()) return error;
+  } else {
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      if (status error = open(i, how); !error.ok()) return error;
+    }
+  }
+  std::vector<opened_file> all;
+  all.reserve(paths.size());
+  for (std::optional<opened_file>& each : opened) all.push_back(*std::move(each));
+  return all;
+}
+
 // Returns the files that claim to be part of a split model but whose names do not lead to the other files. Together they may be the whole
 // model.
 std::vector<std::size_t> lone_parts(const std::vector<std::vector<std::size_t>>& splits, const std::vector<gguf_header>& headers) {
@@ -180,11 +208,11 @@ result<std::vector<model_file>> open_all(const engine& with, const std::vector<s
   model_paths found = collector.take();
   std::vector<model_file> files;
   std::vector<gguf_header> headers;
-  for (const std::string& each : found.files) {
-    auto made = open_one(with, each, how);
-    if (!made) return made.error();
-    files.push_back(std::move(made->file));
-    headers.push_back(std::move(made->gguf));
+  auto opened = open_each(with, found.files, how);
+  if (!opened) return opened.error();
+  for (opened_file& each : *opened) {
+    files.push_back(std::move(each.file));
+    headers.push_back(std::move(each.gguf));
   }
   for (std::size_t i = 0; i < files.size(); ++i) found.files[i] = files[i].path;  // the names to show in messages
   auto splits = collector.splits();
