@@ -12,6 +12,7 @@
 // Plain values; any thread may use const ones. If memory runs out, the result is errc::out_of_memory.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -212,9 +213,23 @@ PENSTOCK_API result<std::vector<io_request>> requests_of(std::span<const model_r
 // Returns ok if the requests for one memory have read everything. Errors: the first failure, with file and tensor in the message; io if a
 // file was truncated after it was opened.
 PENSTOCK_API status outcome_of(std::span<const model_range> ranges, std::span<const io_result> results);
+// Counts what has arrived in one memory during a load.
+struct load_progress {
+  std::uint64_t bytes = 0;           // of completed requests
+  std::chrono::nanoseconds time{0};  // from the first request to the last that completed
+};
+// Watches a load, and can stop it.
+struct load_watch {
+  // Called about every 50 ms on the calling thread, and once after the last request has completed, with one entry per memory. If it
+  // returns false, the load is cancelled. If empty, only errors end a load early.
+  std::function<bool(std::span<const load_progress>)> proceed{};
+  // Names of the memories, in order, for error messages. Either none or one per memory.
+  std::vector<std::string> names{};
+};
 // Reads a layout into the memory of one or more devices: the three functions above and submit() in one call. Blocks; the memory is not
-// accessed after it returns. Errors: those of these functions.
+// accessed after it returns. You may load the same layout several times. Errors: those of these functions; cancelled after proceed returned
+// false; invalid_argument if the number of names is wrong.
 PENSTOCK_API status load_model(const engine& with, const model_layout& layout, std::span<void* const> memory,
-                               const io_options& options = {});
+                               const io_options& options = {}, const load_watch& watch = {});
 
 }  // namespace penstock

@@ -453,6 +453,10 @@ std::vector<call_kind> make_kinds() {
                    const auto layout = lay_out(*from);
                    void* const there = t.memory(true);
                    question(t, [&] { return load_model(t.engine_of(), *layout, {&there, 1}); });
+                   load_watch watch;
+                   watch.names = {"a memory with a name that is not short"};
+                   watch.proceed = [](std::span<const load_progress>) { return true; };
+                   question(t, [&] { return load_model(t.engine_of(), *layout, {&there, 1}, {}, watch); });
                  }});
   all.push_back({"make_safetensors", [](trial& t) {
                    std::vector<tensor_facts> all(3, {"", tensor_type::f32, {7}});

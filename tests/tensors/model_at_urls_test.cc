@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <span>
@@ -150,6 +152,33 @@ TEST_F(model_at_urls, stop_requested_is_called_on_the_calling_thread_only_and_st
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code(), errc::cancelled) << opened.error().message();
   EXPECT_EQ(elsewhere.load(), 0);
+}
+
+TEST_F(model_at_urls, a_load_ends_early_if_its_watch_says_so) {
+  const auto paths = urls(1);
+  std::vector<tensor_facts> all = {{"a", tensor_type::u8, {4 << 20}}};
+  contents_["shard-0.safetensors"] = *make_safetensors(all) + std::string(4 << 20, 'x');
+  const auto from = model::open(engine_, paths);
+  ASSERT_TRUE(from) << from.error().message();
+  const auto layout = lay_out(*from);
+  ASSERT_TRUE(layout);
+  std::vector<std::byte> memory(layout->bytes);
+  void* const there = memory.data();
+  const auto say_no = [] { return false; };
+  const auto run_out = []() -> bool { throw std::bad_alloc(); };
+  const std::pair<std::function<bool()>, errc> ways[] = {{say_no, errc::cancelled}, {run_out, errc::out_of_memory}};
+  for (const auto& [end, expected] : ways) {
+    hold_until_requested(1000);  // never answered
+    load_watch watch;
+    watch.proceed = [&, first = true](std::span<const load_progress>) mutable {
+      const std::lock_guard guard(lock_);
+      if (seen_.empty() || !std::exchange(first, false)) return true;
+      return end();
+    };
+    const status error = load_model(engine_, *layout, {&there, 1}, {}, watch);
+    EXPECT_EQ(error.code(), expected) << error.message();
+    hold_until_requested(0);
+  }
 }
 
 }  // namespace

@@ -465,5 +465,45 @@ TEST_F(load_model_test, an_empty_model_is_loaded_at_once) {
   EXPECT_TRUE(load_model(engine_, *layout, {}).ok());
 }
 
+TEST_F(load_model_test, a_watch_sees_what_arrives_in_each_memory) {
+  const model from = good({store_tensors("m", {{"large", tensor_type::u8, {(33 << 20) + 5}}, {"b", tensor_type::f32, {7, 3}}})});
+  const auto layout = lay_out(from);
+  ASSERT_TRUE(layout);
+  const device_buffer one = memory_of(*layout), other = memory_of(*layout);
+  void* const both[] = {one.data(), other.data()};
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<load_progress> seen;
+    load_watch watch;
+    watch.proceed = [&](std::span<const load_progress> arrived) {
+      for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_LE(seen[i].bytes, arrived[i].bytes);
+      seen.assign(arrived.begin(), arrived.end());
+      return true;
+    };
+    const status error = load_model(engine_, *layout, both, {}, watch);
+    ASSERT_TRUE(error.ok()) << error.message();
+    ASSERT_EQ(seen.size(), 2U);
+    for (const load_progress& each : seen) {
+      EXPECT_EQ(each.bytes, from.tensor_bytes());
+      EXPECT_GT(each.time.count(), 0);
+    }
+    expect_all(*layout, other);
+  }
+}
+
+TEST_F(load_model_test, an_error_contains_the_name_of_the_memory) {
+  const std::string path = store_tensors("m", {{"a", tensor_type::u8, {1000}}});
+  const model from = good({path});
+  const auto layout = lay_out(from);
+  std::filesystem::resize_file(path, from.files()[0].file_bytes - 1);
+  const device_buffer memory = memory_of(*layout);
+  void* const there = memory.data();
+  load_watch watch;
+  watch.names = {"host:0"};
+  EXPECT_EQ(load_model(engine_, *layout, {&there, 1}, {}, watch).message(),
+            "to host:0: " + path + ": tensor \"a\": the file was truncated after it was opened");
+  watch.names = {"host:0", "host:0"};
+  EXPECT_EQ(load_model(engine_, *layout, {&there, 1}, {}, watch).code(), errc::invalid_argument);
+}
+
 }  // namespace
 }  // namespace penstock

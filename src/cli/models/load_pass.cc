@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <span>
@@ -21,27 +20,6 @@
 
 namespace penstock::cli {
 namespace {
-
-// Times at which the last request of each device completed. Any thread records them; read them once all requests have completed.
-class device_clocks {
- public:
-  explicit device_clocks(std::size_t devices) : ended_ns_(devices) {}
-  void tell(std::size_t device) {
-    const std::int64_t now = elapsed_ns();
-    std::int64_t before = ended_ns_[device].load(std::memory_order_relaxed);
-    while (before < now && !ended_ns_[device].compare_exchange_weak(before, now, std::memory_order_relaxed)) {
-    }
-  }
-  [[nodiscard]] double seconds(std::size_t device) const { return static_cast<double>(ended_ns_[device].load()) / 1e9; }
-
- private:
-  using clock = std::chrono::steady_clock;
-  [[nodiscard]] std::int64_t elapsed_ns() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - start_).count();
-  }
-  clock::time_point start_ = clock::now();
-  std::vector<std::atomic<std::int64_t>> ended_ns_;
-};
 
 class loader {
  public:
@@ -72,10 +50,7 @@ class loader {
     model_ = *std::move(opened);
     auto layout = lay_out(model_);
     if (!layout) return layout.error();
-    bytes_needed_ = layout->bytes;
-    auto ranges = ranges_of(*layout);
-    if (!ranges) return ranges.error();
-    ranges_ = *std::move(ranges);
+    layout_ = *std::move(layout);
     told_.open_seconds = watch.seconds();
     for (const model_file& each : model_.files()) {
       told_.files.push_back(
@@ -100,7 +75,7 @@ class loader {
   [[nodiscard]] status check_room() const {
     std::map<std::string, std::uint64_t> needed;
     for (const device_info& each : wanted_.devices) {
-      needed[each.name] += bytes_needed_;
+      needed[each.name] += layout_.bytes;
       const std::uint64_t room = room_of(each);
       if (needed[each.name] <= room || room == 0) continue;
       return {errc::out_of_memory, fmt::format("the model does not fit into {}: it needs {}, but only {} is available", each.name,
@@ -112,8 +87,8 @@ class loader {
   status allocate() {
     const bench::stopwatch watch;
     for (const device_info& each : wanted_.devices) {
-      auto memory = owner_.allocate(each.name, std::max<std::uint64_t>(bytes_needed_, 1));
-      if (!memory) return memory.error().with_context(fmt::format("{} for the model in {}", format_size(bytes_needed_), each.name));
+      auto memory = owner_.allocate(each.name, std::max<std::uint64_t>(layout_.bytes, 1));
+      if (!memory) return memory.error().with_context(fmt::format("{} for the model in {}", format_size(layout_.bytes), each.name));
       memory_.push_back(*std::move(memory));
     }
     told_.allocate_seconds = watch.seconds();
@@ -145,47 +120,32 @@ class loader {
     }
   }
 
-  // Reads for all devices in one batch: the first device receives its bytes from the file, and each other device receives them from the
-  // previous one.
   status read() {
     std::vector<void*> places;
     for (const device_buffer& each : memory_) places.push_back(each.data());
-    const auto wanted = requests_of(ranges_, places);
-    if (!wanted) return wanted.error();
-    device_clocks clocks(memory_.size());
-    const std::size_t pieces = ranges_.size();
     const engine_stats before = owner_.stats();
-    const bench::stopwatch watch;
-    auto work = owner_.submit(*wanted, wanted_.io, {}, [&](std::size_t i, const io_result&) { clocks.tell(i / pieces); });
-    wait(work, bench::carried_bytes(before));
-    const auto results = work.wait();
-    told_.read_seconds = watch.seconds();
-    told_.read_cpu_seconds = watch.cpu_seconds();
+    const std::uint64_t wanted_bytes = told_.bytes * memory_.size();
+    progress_bar bar("loading", first_path(), wanted_bytes);
+    load_watch watch;
+    for (const device_info& each : wanted_.devices) watch.names.push_back(each.name);
+    watch.proceed = [&, start = bench::carried_bytes(before)](std::span<const load_progress> arrived) {
+      told_.devices.clear();
+      for (std::size_t i = 0; i < arrived.size(); ++i) {
+        const std::chrono::duration<double> seconds = arrived[i].time;
+        told_.devices.push_back({wanted_.devices[i].name, arrived[i].bytes, seconds.count(), std::nullopt});
+      }
+      const std::uint64_t carried = bench::carried_bytes(owner_.stats()) - start;
+      if (carried < wanted_bytes) bar.update(carried);
+      return !interrupted();
+    };
+    const bench::stopwatch time;
+    const status error = load_model(owner_, layout_, places, wanted_.io, watch);
+    told_.read_seconds = time.seconds();
+    told_.read_cpu_seconds = time.cpu_seconds();
     told_.path = bench::paths_between(before, owner_.stats());
-    for (std::size_t i = 0; i < memory_.size(); ++i) {
-      std::uint64_t bytes = 0;
-      for (const io_result& each : std::span(results).subspan(i * pieces, pieces)) bytes += each.bytes_done;
-      told_.devices.push_back({wanted_.devices[i].name, bytes, clocks.seconds(i), std::nullopt});
-    }
-    return first_error(results);
+    return interrupted() ? status(errc::cancelled, "interrupted") : error;
   }
   [[nodiscard]] std::string first_path() const { return model_.files().empty() ? "nothing" : model_.files().front().path; }
-  void wait(batch& work, std::uint64_t start) const {
-    constexpr std::chrono::milliseconds tick{50};
-    progress_bar bar("loading", first_path(), told_.bytes * memory_.size());
-    while (!work.wait_for(tick)) {
-      if (interrupted()) return work.cancel();
-      bar.update(bench::carried_bytes(owner_.stats()) - start);
-    }
-  }
-  [[nodiscard]] status first_error(const std::vector<io_result>& results) const {
-    if (interrupted()) return {errc::cancelled, "interrupted"};
-    for (std::size_t i = 0; i < memory_.size(); ++i) {
-      const status error = outcome_of(ranges_, std::span(results).subspan(i * ranges_.size(), ranges_.size()));
-      if (!error.ok()) return error.with_context("to " + wanted_.devices[i].name);
-    }
-    return {};
-  }
 
   // --- verify
 
@@ -197,15 +157,17 @@ class loader {
     return {};
   }
   status verify() {
+    const auto ranges = ranges_of(layout_);
+    if (!ranges) return ranges.error();
     progress_bar bar("hashing", first_path(), told_.bytes * (1 + memory_.size()));
     const auto stop = bar.counting(bench::piece_bytes);
     bench::hasher right;
-    for (const model_range& each : ranges_) {
+    for (const model_range& each : *ranges) {
       if (status error = hash_source(right, each.tensor.file->source, each.offset, each.length, stop); !error.ok()) return error;
     }
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       bench::hasher found;
-      for (const model_range& each : ranges_) {
+      for (const model_range& each : *ranges) {
         const auto* const place = static_cast<const std::byte*>(memory_[i].data()) + each.place;
         if (status error = bench::hash_memory(found, owner_, place, each.length, stop); !error.ok()) return error;
       }
@@ -220,8 +182,7 @@ class loader {
   const load_request& wanted_;
   load_pass told_;
   model model_;
-  std::uint64_t bytes_needed_ = 0;  // per device
-  std::vector<model_range> ranges_;
+  model_layout layout_;  // of each device's memory
   std::vector<device_buffer> memory_;
 };
 
