@@ -168,7 +168,7 @@ TEST_F(convert_test, refuses_tensors_that_no_file_can_have) {
   std::vector<tensor_facts> foreign{{"w", tensor_type::f4, {2, 3}}};
   const auto beginning = make_safetensors(foreign);
   expect_refused({store("f4.safetensors", *beginning + "xyz"), place("f4.pt")},
-                 "f4.safetensors: tensor \"w\" is of type F4, and its last dimension is odd");
+                 "f4.safetensors: tensor \"w\" is of type F4 and its last dimension is odd");
   EXPECT_FALSE(std::filesystem::exists(to));
 }
 

@@ -504,7 +504,7 @@ TEST(io, a_size_beyond_the_end_of_a_file_runs_over_what_is_there_and_says_so) {
     const auto ended = io(words);
     EXPECT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_TRUE(contains(ended.out, "DataSetSize: 3072/3072(KiB)")) << ended.out;
-    EXPECT_TRUE(contains(ended.err, "data ends at 3 MiB: the run covers 3 MiB, not 10 GiB\n")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "data is only 3 MiB long: the run covers 3 MiB, not 10 GiB\n")) << ended.err;
   }
   EXPECT_EQ(io({"-f", file, "-d", "host:0", "-s", "1G", "-o", "1M", "--json"}).exit_code, 0);
 }

@@ -243,7 +243,7 @@ TEST(verify, does_what_gdsio_verify_does_with_its_options_and_words) {
   EXPECT_TRUE(contains(verify({"-f", path, "-d", "host:0"}).out, "io_requested :3145828,")) << "all of it";
   const ended_program past = verify({"-f", path, "-d", "host:0", "-s", "4M"});
   EXPECT_EQ(past.exit_code, 1);
-  EXPECT_TRUE(contains(past.err, path + " has 3 MiB: it is too short to verify 4 MiB from offset 0")) << past.err;
+  EXPECT_TRUE(contains(past.err, path + " is 3 MiB long: it is too short to verify 4 MiB from offset 0")) << past.err;
   EXPECT_FALSE(contains(past.out, "Success")) << past.out;
   EXPECT_TRUE(contains(verify({"-f", directory.path() + "/none"}).err, "/none: No such file or directory (os 2)"));
 }

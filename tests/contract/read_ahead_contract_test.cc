@@ -350,7 +350,7 @@ TEST_F(read_ahead_contract, explain_says_whether_it_will_serve) {
   };
   EXPECT_EQ(told_of(open(false)).find("immutable"), std::string::npos);
   const auto from = open();
-  EXPECT_NE(told_of(from).find("up to 64 MiB of it that are read ahead"), std::string::npos);
+  EXPECT_NE(told_of(from).find("up to 64 MiB that is read ahead"), std::string::npos);
   io_options spares;
   spares.prefer = preference::cpu;
   EXPECT_NE(told_of(from, spares).find("immutable, but not read ahead: saving CPU time was requested"), std::string::npos);

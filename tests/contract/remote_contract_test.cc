@@ -448,7 +448,7 @@ TEST(remote_objects, a_server_that_does_not_answer_is_an_error_in_time) {
   guarded_memory memory(with.house, memory_place::device, size);
   const auto outcome = from.read(memory.data(), size, 0);
   EXPECT_EQ(outcome.error.code(), errc::timed_out) << told(outcome.error);
-  EXPECT_NE(told(outcome.error).find("has not answered for 50 ms"), std::string::npos) << told(outcome.error);
+  EXPECT_NE(told(outcome.error).find("has not responded for 50 ms"), std::string::npos) << told(outcome.error);
 }
 
 TEST(remote_objects, a_server_that_sends_next_to_nothing_is_an_error_in_time) {
