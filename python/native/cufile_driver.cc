@@ -14,6 +14,7 @@
 #include "cufile/cufile.h"
 #include "cufile/driver.hpp"
 #include "cufile/errors.hpp"
+#include "errors.hpp"
 #include "file.hpp"
 #include "gil.hpp"
 
@@ -46,7 +47,7 @@ CUfileHandle_t handle_at(std::uint64_t number) { return reinterpret_cast<CUfileH
 // Also returns the handle, and the reason if the file was refused. Not counted here: the caller counts it.
 nb::tuple register_file(int descriptor) {
   CUfileHandle_t handle = nullptr;
-  std::string reason;
+  status reason;
   const auto outcome = [&] {
     const without_gil unlocked;
     return cufile::guarded([&] {
@@ -55,7 +56,7 @@ nb::tuple register_file(int descriptor) {
     });
   }();
   return nb::make_tuple(static_cast<int>(outcome.err), static_cast<int>(outcome.cu_err), reinterpret_cast<std::uintptr_t>(handle),
-                        path_object(reason));
+                        reason.ok() ? nb::none() : make_error(reason));
 }
 
 bool deregister_file(std::uint64_t handle) {
@@ -135,7 +136,7 @@ void add_cufile_driver(nb::module_& module) {
       "Returns a number unique to this opening of the driver; 0 while it is closed.");
   module.def("_cufile_register_file", &register_file, "descriptor"_a,
              "Registers a duplicate of the descriptor without counting it. Returns cuFile's and CUDA's error numbers, the handle, and the\n"
-             "reason for a refusal.");
+             "penstock.Error that explains a refusal, or None.");
   module.def("_cufile_release_file", &deregister_file, "handle"_a,
              "Deregisters a file without counting it, once its requests are complete. Returns False for any other number.");
   module.def("_cufile_is_file", &is_file, "handle"_a, "Returns whether this is the handle of a registered file.");

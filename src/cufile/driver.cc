@@ -269,7 +269,7 @@ result<file> driver::adopt(int descriptor, bool may_lend, std::optional<file_ide
   return detail::adopt(owner(), descriptor, how, not_direct);
 }
 
-CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle, bool may_lend, std::string* reason) {
+CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle, bool may_lend, status* reason) {
   std::optional<file_identity> lent_as;
   auto adopted = adopt(descriptor, may_lend, lent_as);
   const auto opened_as = identity_of(descriptor);
@@ -279,7 +279,7 @@ CUfileError_t driver::register_file(int descriptor, CUfileHandle_t* handle, bool
   const status problem = adopted ? refusal(*adopted) : adopted.error();
   if (!problem.ok()) {
     log_.write(log_level::error, "cuFileHandleRegister: {}", problem.message());
-    if (reason != nullptr) *reason = problem.message();
+    if (reason != nullptr) *reason = problem;
     return adopted ? answer(CU_FILE_IO_NOT_SUPPORTED) : registration_error(problem);
   }
   auto target = std::make_shared<file>(std::move(*adopted));

@@ -120,7 +120,7 @@ class driver {
   // --- files. A descriptor has one handle. The handle uses a duplicate: the caller may close the descriptor, and a file opened later under
   // the same number gets its own handle.
   // may_lend: the handle may use the caller's own descriptor if few are left. reason: set if the file is refused.
-  CUfileError_t register_file(int descriptor, CUfileHandle_t* handle, bool may_lend = true, std::string* reason = nullptr);
+  CUfileError_t register_file(int descriptor, CUfileHandle_t* handle, bool may_lend = true, status* reason = nullptr);
   // Waits for requests on the file, even if another thread is deregistering it.
   void deregister_file(CUfileHandle_t handle) { counters_.count(counted::handle_deregister, release_file(handle)); }
   // Like deregister_file(), but not counted. Returns true on the thread that released the file.

@@ -208,8 +208,8 @@ TEST(parse_gguf, refuses_tensors_that_do_not_fit) {
   expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 16), "its offset 16 in the tensor data is not a multiple of the alignment, 32");
   expect_tensor_refused(gguf_tensor_info("t", {257}, 0, 0),
                         "its 1028 bytes at offset 0 extend past the 1024 bytes of tensor data in the file");
-  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 1024), "do not fit into a file");
-  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, ~std::uint64_t{31}), "do not fit into a file");
+  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, 1024), "the file is truncated");
+  expect_tensor_refused(gguf_tensor_info("t", {1}, 0, ~std::uint64_t{31}), "the file is truncated");
   expect_tensor_refused(gguf_tensor_info("t", {16}, 2, 0),
                         "its rows of 16 elements are not a multiple of the 32-element blocks of type Q4_0");
   expect_tensor_refused(gguf_tensor_info("t", {}, 12, 0), "its rows of 1 elements are not a multiple of the 256-element blocks");

@@ -207,7 +207,7 @@ class Page(Pages):
         with subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
             assert running.stderr is not None
             for line in running.stderr:
-                if "calls of" in line:
+                if "KiB calls" in line:
                     running.send_signal(signal.SIGINT)
                     break
             running.stderr.read()

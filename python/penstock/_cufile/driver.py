@@ -334,7 +334,10 @@ def counted(what: str, call: Callable[[], Outcome]) -> Outcome:
 def _register(descriptor: int, what: str) -> int:
     """Registers a duplicate of a descriptor with the C library and returns the handle."""
     status, cuda_error, handle, reason = _native._cufile_register_file(descriptor)
-    check(Answer(status, cuda_error, reason), what)
+    try:
+        check(Answer(status, cuda_error, "" if reason is None else str(reason)), what)
+    except cuFileError as error:
+        raise error from reason  # which has errno
     return handle
 
 
