@@ -207,7 +207,7 @@ def read(fh: int, buf_ptr_base: int, size: int, file_offset: int, buf_ptr_offset
     - CU_FILE_INVALID_FILE_OPEN_FLAG: the file is open for writing only.
     - CU_FILE_PERMISSION_DENIED: the buffer is registered for writes only.
     - CU_FILE_INVALID_MAPPING_RANGE: the range exceeds the registered buffer.
-    - CU_FILE_CUDA_POINTER_INVALID: the range exceeds its allocation, or is not memory.
+    - CU_FILE_CUDA_POINTER_INVALID: the range extends past its allocation, or is not valid memory.
     - CU_FILE_CUDA_MEMORY_TYPE_NOT_SUPPORTED: host memory, and allow_system_memory is false.
     - CU_FILE_IO_ERROR, or CU_FILE_OP_PARTIAL_COMPLETION if some bytes were transferred; bytes_done is their number.
     """

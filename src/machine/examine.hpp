@@ -15,7 +15,7 @@ namespace penstock::machine {
 std::string bytes_text(std::uint64_t bytes);
 
 findings judge_platform(const platform_facts& known);
-// Judges the RDMA network cards, alone and in relation to the GPUs.
+// Assesses the RDMA network cards, individually and in relation to the GPUs.
 findings judge_network(const platform_facts& known);
 findings judge_libraries(const platform_facts& platform, const library_facts& known);
 findings judge_lustre(const platform_facts& platform, const lustre_facts& known);

@@ -61,7 +61,7 @@ Explanation.__module__ = "penstock.safetensors"  # its public home, which pickle
 
 
 def install() -> Installed:
-    """Replaces `safetensors.safe_open` in all modules of this process, so that Penstock reads tensors loaded onto a GPU.
+    """Replaces `safetensors.safe_open` in all modules of this process, so that Penstock reads the tensors that are to be loaded onto a GPU.
 
     The library's `load_file()`, `load_model()` and everything else that opens files with `safe_open` then use Penstock too. All other names in the
     library stay the same. If the installed version lacks newer names (PrefetchPlan, PrefetchLoader, TensorMeta, PySafeSlice), they are added. A

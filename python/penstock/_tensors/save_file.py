@@ -1,4 +1,4 @@
-"""save() and save_file(): write tensor files with the same bytes as the safetensors library writes."""
+"""save() and save_file(): write tensor files that are byte-identical to the safetensors library's."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ def get_parameter_bool(param: int) -> bool:
 
 
 def set_parameter_bool(param: int, value: bool) -> None:
-    """Sets a boolean parameter, as set_parameter_size_t() sets a number."""
+    """Sets a boolean parameter, as set_parameter_size_t() does for a number."""
     _check(calls.set_parameter_bool(param, value))
 
 

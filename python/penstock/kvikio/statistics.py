@@ -1,6 +1,6 @@
 """KvikIO's operation totals, counted while a SummaryMonitor exists. penstock.stats() has more totals and always counts.
 
-Each call of a CuFile or Mmap method is one operation. A stream-ordered operation ends when check_bytes_done() is called.
+Each call to a CuFile or Mmap method counts as one operation. A stream-ordered operation ends when check_bytes_done() is called.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _held(name: str, value: Any, parts: Parts | None) -> Held:
     local = local_of(name, value)
     if parts is not None and name in parts:
         if spread is not None:
-            raise _wrong(f'parts contains "{name}", which is a DTensor: omit it, because Penstock finds its part')
+            raise _wrong(f'parts contains "{name}", which is a DTensor: omit it, because Penstock determines its part')
         whole, box = part_of(name, parts[name])
         if local.shape is None:
             raise _wrong(f'parts contains "{name}", which is a DeviceBuffer and has no dtype: pass an array')

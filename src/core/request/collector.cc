@@ -17,8 +17,8 @@ namespace {
 // The number of 4 KiB blocks that fit in a 1 MiB slab.
 constexpr std::size_t most_ranges_per_load = staging::mib / (path::direct_alignment + sizeof(device::segment));
 constexpr std::size_t least_ranges_per_load = 32;  // one copy for all of them costs 7 us (H200), reading one of them 1 us
-// On an H200 machine, the kernel looks up one range in the page cache in half a microsecond. Looking up everything between many ranges
-// takes it up to 25 ns per page.
+// On an H200 machine, the kernel looks up one range in the page cache in half a microsecond. Looking up all pages that many ranges
+// span takes up to 25 ns per page.
 constexpr std::size_t asked_ranges = 48;
 
 // The space that the staged path needs for an item in a slab, including its entry in the table.

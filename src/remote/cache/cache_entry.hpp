@@ -44,7 +44,7 @@ class cache_entry final : public cache_work, public std::enable_shared_from_this
   // --- blocks
   // Fills `into` with one byte per block, which says whether the block is present.
   [[nodiscard]] status states_of(std::uint64_t first, std::span<std::byte> into) noexcept;
-  // Reads present blocks and verifies the checksums of all blocks that the range touches. Returns false if one does not match.
+  // Reads the blocks that are present and verifies the checksums of all blocks that the range touches. Returns false if one does not match.
   [[nodiscard]] result<bool> read(std::span<std::byte> into, std::uint64_t offset) noexcept;
   // Marks blocks that do not match their checksums as absent. Errors: those of the map.
   [[nodiscard]] status forget(const block_run& what) noexcept;
