@@ -1,18 +1,17 @@
 #include "staging/worker.hpp"
 
-#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "base/cpu_pause.hpp"
 #include "base/no_memory.hpp"
+#include "base/own_thread.hpp"
 
 namespace penstock::staging {
 
@@ -34,10 +33,7 @@ status no_worker(const std::system_error& problem) {
 void become_worker(const char* name) {
   is_worker = true;
   (void)prepare_to_throw();  // otherwise the first or_no_memory() does this
-  pthread_setname_np(pthread_self(), name);
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  set_up_own_thread(name);
   prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
 }
 

@@ -1,12 +1,9 @@
 #include "tensors/at_once.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -15,6 +12,7 @@
 #include <vector>
 
 #include "base/no_memory.hpp"
+#include "base/own_thread.hpp"
 
 namespace penstock::tensors {
 
@@ -43,10 +41,7 @@ class concurrent_steps {
 
  private:
   void run_in_thread() noexcept {
-    pthread_setname_np(pthread_self(), "penstock-open");
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);  // the program's signal handlers run on its own threads
+    set_up_own_thread("penstock-open");
     work(false);
     const std::lock_guard guard(lock_);
     ++ended_;
