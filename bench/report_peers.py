@@ -58,7 +58,7 @@ def open_penstock(path: Path, device: str, most: int) -> Opened:
 def open_kvikio(path: Path, device: str, most: int) -> Opened:
     kvikio, cupy = module("kvikio"), module("cupy")
     if not device.startswith("cuda"):
-        raise Absent("it only reads into GPUs, and there is none")
+        raise Absent("it reads only into GPUs, and this machine has none")
     target = cupy.empty(most, dtype=cupy.uint8)
     file = kvikio.CuFile(str(path), "r")
 
@@ -244,7 +244,7 @@ def by_compare(given: argparse.Namespace) -> dict[str, Any]:
             "install": "apt-get install libcufile-13-0 (NVIDIA's repository of CUDA packages), or pip install nvidia-cufile; "
                        "then, in Penstock's sources, cmake --build build/release --target penstock_cufile_bench"}  # fmt: skip
     if not given.device.startswith("cuda"):
-        return {**told, "state": "absent", "reason": "it only reads into GPUs, and there is none"}
+        return {**told, "state": "absent", "reason": "it reads only into GPUs, and this machine has none"}
     for needed in (compare, given.cufile_bench, given.own_cufile):
         if not needed.is_file():
             return {**told, "state": "absent", "reason": f"{needed} does not exist"}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fails when an import of the Python package points up: every floor may use only the floors that the table below gives it, no module may use
-private modules of another package, and no modules may import each other in a circle. It is the twin of check_includes.py.
+private modules of another package, and no modules may import each other in a circle. check_includes.py does the same for C++.
 
 A floor is a module or a folder of python/penstock. Imports inside functions count too, and so do those for type checking, except in circles,
 because they never run. Usage: check_imports.py [repository root]
@@ -53,13 +53,13 @@ ALLOWED = {
 class Import(NamedTuple):
     file: Path
     line: int
-    module: str  # that imports, without "penstock."; "penstock" itself for the package's __init__
-    target: str  # a module; likewise
+    module: str  # the importing module, without "penstock."; "penstock" for the package's __init__
+    target: str  # the imported module, likewise
     runs: bool  # False: for type checking only
 
 
 def name_of(file: Path, package: Path) -> str:
-    """The module in a file: "_core.errors". A package has the name of its folder."""
+    """Returns the name of the module in a file: "_core.errors". A package has the name of its folder."""
     parts = file.relative_to(package).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "penstock"
 
@@ -82,7 +82,7 @@ def import_nodes(tree: ast.AST, runs: bool = True) -> Iterator[tuple[ast.Import 
 
 
 def targets(node: ast.Import | ast.ImportFrom, package: str, modules: set[str]) -> set[str]:
-    """The modules of penstock that a statement imports; `package`: the one that it stands in, as a path from penstock on."""
+    """Returns the modules of penstock that a statement imports. `package`: the package that contains it: "penstock.torch"."""
     if isinstance(node, ast.Import):
         names = [each.name for each in node.names]
         return {name.partition(".")[2] or "penstock" for name in names if name.split(".")[0] == "penstock"}
@@ -117,12 +117,12 @@ def all_imports(root: Path) -> list[Import]:
 
 
 def problem_of(each: Import):
-    """Why the import is forbidden; None if it is not."""
+    """Returns why the import is forbidden, or None if it is allowed."""
     floor, above = each.target.split(".")[0], each.module.split(".")[0]
     if above == "penstock" or floor in ("_native", above) or (each.module, each.target) in ALLOWED:
         return None  # the package's __init__ stands above everything
     if above not in FLOORS:
-        return f"{above} is no floor of the package: add it to the table in tools/check_imports.py"
+        return f"{above} is not a floor of the package: add it to the table in tools/check_imports.py"
     if floor not in FLOORS[above]:
         return f"{above} may not use {floor}; it may use {', '.join(sorted(FLOORS[above])) or 'the native module'}"
     if floor not in SHARED and any(part.startswith("_") for part in each.target.split(".")):
@@ -131,7 +131,7 @@ def problem_of(each: Import):
 
 
 def circles(imports: list[Import]) -> list[list[str]]:
-    """The modules that import each other in a circle, except through the package's __init__, which is imported first."""
+    """Returns the circles of imports, except those through the package's __init__, which is imported first."""
     uses: dict[str, set[str]] = {}
     for each in imports:
         if each.runs and "penstock" not in (each.module, each.target) and each.module != each.target:
@@ -153,7 +153,7 @@ def circles(imports: list[Import]) -> list[list[str]]:
 
 
 def order_problems() -> list[str]:
-    """Floors that use one that stands above them in the table."""
+    """Reports floors that use a floor above them in the table."""
     order = list(FLOORS)
     return [
         f"the table has {floor} below {used}, which it uses"
@@ -164,7 +164,7 @@ def order_problems() -> list[str]:
 
 
 def public_names(root: Path) -> int:
-    """The names in __all__ of all public modules."""
+    """Counts the names in __all__ of all public modules."""
     package = root / "python/penstock"
     count = 0
     for file in package.rglob("*.py"):

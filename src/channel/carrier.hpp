@@ -90,7 +90,7 @@ class carrier_owner {
   [[nodiscard]] virtual const staging::link* sending_device(bool emulated) noexcept = 0;
   // Fails the message with this error once all its transfers in flight have completed.
   virtual void abandon(incoming& message, const status& why, endings& ended) = 0;
-  // Hands a tensor of which nothing has arrived to the carrier's fallback. Returns false if it has no fallback.
+  // Hands a tensor to the carrier's fallback before any of it has arrived. Returns false if it has no fallback.
   virtual bool hand_over(incoming& message, std::size_t tensor, endings& ended) = 0;
   // Fails the message with this error and notifies the peer.
   virtual void withdraw(outgoing& message, const status& why, endings& ended) = 0;

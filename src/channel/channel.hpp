@@ -56,7 +56,7 @@ class channel {
   // Returns true if the channel uses a network fabric. Both ends must support the fabric; a user may select the channel by name to use it
   // over any network.
   [[nodiscard]] virtual bool over_fabric() const noexcept { return false; }
-  // Returns the name of the channel to fall back to for a tensor of which nothing has been transferred; empty: none.
+  // Returns the name of the channel that takes over before any of a tensor has been transferred; empty: none.
   [[nodiscard]] virtual std::string_view successor() const noexcept { return {}; }
   // Creates the carrier for one pipe. The pipe owns the carrier and must outlive it. Null: this pipe cannot use the channel.
   [[nodiscard]] virtual std::unique_ptr<carrier> make(const tools& with, carrier_owner& owner) const = 0;

@@ -60,7 +60,7 @@ class check_imports(unittest.TestCase):
         self.assert_accepted({**first, "_core/c.py": "if TYPE_CHECKING:\n    from . import a\n"})
 
     def test_a_module_that_is_in_no_table_is_refused(self):
-        self.assert_refused({"news.py": "from ._core import errors\n"}, "news is no floor of the package")
+        self.assert_refused({"news.py": "from ._core import errors\n"}, "news is not a floor of the package")
 
     def test_a_folder_without_the_package_is_a_wrong_call(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -69,7 +69,7 @@ class Facts(NamedTuple):
     """What a reader or writer of an array's memory must know. If there is a problem, the rest may be missing."""
 
     array: Any  # for reading only, detached from autograd
-    problem: str | None = None  # why it cannot be read or filled, as a predicate that follows its name
+    problem: str | None = None  # why it cannot be read or filled, phrased to follow its name
     dtype: Any = None  # None: bytes of any type
     shape: tuple[int, ...] | None = None  # None: bytes
     strides: tuple[int, ...] = ()  # in bytes
@@ -149,7 +149,7 @@ class Library:
         raise NotImplementedError
 
     def problem_of(self, array: Any, wrappers: bool = False) -> str | None:
-        """Returns why an array has no bytes to save, as a predicate that follows its name. `wrappers`: accept arrays that is_wrapper() finds."""
+        """Returns why an array has no bytes to save, phrased to follow its name. `wrappers`: accept arrays that is_wrapper() finds."""
         return None
 
     def is_wrapper(self, array: Any) -> bool:
