@@ -38,7 +38,7 @@ print(penstock.advice())
 
 def run(program: str, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_LOG"} | variables
-    return subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, str(path)], capture_output=True, text=True, timeout=120, env=environment)
 
 
 def stored(folder: Path) -> Path:

@@ -38,6 +38,8 @@ def test_there_is_a_gpu_or_a_reason_why_not() -> None:
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda", "host:1", "cuda:99", "HOST:0", "host:0 "])
 def test_an_unknown_device_is_not_found(name: str) -> None:
+    if name == "cuda" and any(each.name.startswith("cuda:") for each in penstock.devices()):
+        pytest.skip("here, \"cuda\" is the current GPU")
     with pytest.raises(FileNotFoundError, match="there is no device"):
         penstock.device(name)
 

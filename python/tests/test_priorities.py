@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -87,6 +88,6 @@ def test_a_limit_of_less_than_nothing_is_refused(path: Path) -> None:
 def test_the_environment_limits_the_program(path: Path) -> None:
     code = f"import penstock; print(penstock.open({str(path)!r}).explain().remarks)"
     told = subprocess.run(
-        [sys.executable, "-c", code], env={"PENSTOCK_BYTES_PER_SECOND": "1234567"}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env={**os.environ, "PENSTOCK_BYTES_PER_SECOND": "1234567"}, capture_output=True, text=True, check=True
     ).stdout
     assert "limited to 1234567 bytes per second by the engine" in told

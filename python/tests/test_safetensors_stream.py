@@ -624,7 +624,7 @@ def test_memory_of_a_gpu_is_bounded(wide: tuple[Path, dict[str, Any]], cuda: Any
     limit = 2 << 20
     before = cuda.cuda.memory_allocated(0)
     cuda.cuda.reset_peak_memory_stats(0)
-    for name, tensor in stream(file, device="cuda:0", max_device_bytes=limit):
+    for name, tensor in stream(file, framework="pt", device="cuda:0", max_device_bytes=limit):
         assert same(tensor, tensors[name])
         del tensor
     assert cuda.cuda.max_memory_allocated(0) - before <= limit + tensors["t20"].nbytes + 4096
@@ -637,7 +637,7 @@ def test_memory_is_written_to_when_the_gpu_is_done_with_it(wide: tuple[Path, dic
     file, tensors = wide
     found = {}
     with cuda.cuda.stream(cuda.cuda.Stream(0) if other_stream else cuda.cuda.current_stream(0)):
-        flow = stream(file, device="cuda:0", max_device_bytes=2 << 20)
+        flow = stream(file, framework="pt", device="cuda:0", max_device_bytes=2 << 20)
         for name, tensor in flow:
             cuda.cuda._sleep(2_000_000)
             found[name] = tensor.to(cuda.int32)

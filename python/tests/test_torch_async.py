@@ -273,6 +273,7 @@ def test_tensor_files_of_a_gpu_are_what_there_was(path: Path, snapshot: str) -> 
 def test_a_gpu_without_room_is_copied_to_pinned_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (0, 1 << 40))
     tensor = torch.arange(1_000_000, device="cuda")
+    gc.collect()
     before = torch.cuda.memory_allocated()
     plan = penstock._core.torch_storages.snapshot_of([tensor.untyped_storage()], "auto")
     assert torch.cuda.memory_allocated() == before and plan.contents[0][0].device.type == "cpu"
