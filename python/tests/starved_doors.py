@@ -187,6 +187,8 @@ def ending_of(kind: str, value: int) -> str:
         said = output.read().decode(errors="replace")
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if ended < 0:
+        if "Couldn't create thread-state" in said:  # Python ends a process whose thread cannot have a thread state, and says so
+            return "named"
         return f"{signal.Signals(-ended).name}: {said[-2000:]}"
     if DOOR.startswith("penstock ") and ended != 0 and any(each in said.lower() for each in NAMES):
         ended = 3

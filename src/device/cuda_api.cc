@@ -135,7 +135,9 @@ const char* find_functions(void* opened, functions& api) {
 status failure(const functions& api, code error, std::string_view what, errc invalid_value) {
   const char* name = nullptr;
   if (api.get_error_name(error, &name) != success || name == nullptr) name = "unknown error";
-  return {code_for(error, invalid_value), fmt::format("{}: {} (cuda {})", what, name, error), error_domain::cuda, error};
+  // The driver does not say which system call failed.
+  const auto* const hint = error == error_operating_system ? "; the process may have reached its limit of file descriptors or memory" : "";
+  return {code_for(error, invalid_value), fmt::format("{}: {} (cuda {}){}", what, name, error, hint), error_domain::cuda, error};
 }
 
 const functions* library::load() {

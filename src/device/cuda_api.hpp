@@ -47,6 +47,7 @@ inline constexpr code error_not_ready = 600;
 inline constexpr code error_host_memory_already_registered = 712;
 inline constexpr code error_host_memory_not_registered = 713;
 inline constexpr code error_not_supported = 801;
+inline constexpr code error_operating_system = 304;
 
 // CUpointer_attribute
 inline constexpr int pointer_context = 1;
