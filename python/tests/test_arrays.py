@@ -18,7 +18,7 @@ import penstock.safetensors.numpy
 import penstock.weights
 from penstock import _native
 from penstock._core import arrays
-from penstock._core.arrays.library import Arena, Facts, Library, View, only_view
+from penstock._core.arrays.library import Arena, Facts, Library, View, is_alive, only_view
 from penstock._core.arrays.of_numpy import NumpyArena, numpy_dtype
 from penstock._core.libraries import LIBRARIES, Known
 
@@ -171,6 +171,26 @@ def test_values_are_put_into_another_array(case: Case) -> None:
         assert bytes_of(case, converted) == values.astype("int32").tobytes()
 
 
+def test_values_come_to_host_memory(case: Case) -> None:
+    values = np.arange(12, dtype="int32").reshape(3, 4)
+    found = case.library.to_numpy(filled(case, values))
+    assert isinstance(found, np.ndarray) and found.tobytes() == values.tobytes()
+    assert not case.library.indexes or (found.shape == (3, 4) and found.dtype == values.dtype)
+
+
+def test_an_array_over_memory_keeps_the_owner(case: Case) -> None:
+    owner = filled(case, np.arange(12, dtype="int32"))
+    alive = is_alive(owner)
+    address = _native.resolve(case.library.memory(owner))[0]
+    array = case.library.over(address, owner, (3, 2), np.dtype("int32"), case.device)
+    if array is None:
+        pytest.skip(f"{case.name} has no arrays over other memory")
+    del owner
+    gc.collect()
+    assert alive() and case.library.owns(array) and case.library.to_numpy(array).tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert case.library.over(0, None, (0, 2), np.dtype("int32"), case.device).shape == (0, 2)
+
+
 def test_plain_arrays_have_their_values_in_c_order(case: Case) -> None:
     values = np.arange(12, dtype="int32").reshape(3, 4)
     array = filled(case, values)
@@ -219,6 +239,11 @@ def test_an_arena_is_held_as_long_as_one_of_its_arrays(case: Case) -> None:
     found.clear()
     gc.collect()
     assert not held()
+
+
+def test_arrays_are_made_on_the_current_device(case: Case) -> None:
+    with case.library.using(None, case.device):
+        assert case.library.current_device() in (case.device, "host")
 
 
 def test_work_is_queued_on_the_stream_in_use(case: Case) -> None:

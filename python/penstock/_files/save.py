@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import _native
+from .._core.arrays import library_of
 from .._core.errors import InvalidArgument
 from .._core.pieces import Piece
 from .._core.saving import save_image
@@ -117,18 +117,14 @@ def _on_host(label: str, value: Any, shown: str) -> Any:
     """Converts the value to a NumPy array."""
     import numpy
 
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and isinstance(value, torch.Tensor):
+    library = library_of(value)
+    if library is not None:
         try:
-            return value.detach().cpu().resolve_conj().resolve_neg().numpy()
+            return library.to_numpy(value)
         except TypeError:
             raise _unsupported(label, value.dtype, shown) from None
-    if cupy is not None and isinstance(value, cupy.ndarray):
-        return value.get()
-    if isinstance(value, _native.DeviceBuffer):
-        return numpy.frombuffer(value.to_host(), numpy.uint8)
-    if isinstance(value, (numpy.ndarray, numpy.generic, bool, int, float, complex, list, tuple)):
-        return numpy.asanyarray(value)
+    if isinstance(value, (numpy.generic, bool, int, float, complex, list, tuple)):
+        return numpy.asarray(value)
     raise TypeError(f"{shown}: {label} must be an array or a tensor, not {type(value).__name__}")
 
 

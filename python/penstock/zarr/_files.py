@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import penstock
-from penstock.zarr._places import settle
+from penstock._core.arrays import settle
 
 __all__ = ["MISSING", "HandleCache", "Lease", "files_at_once", "sync_folder", "write_file", "write_memory"]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock._core.arrays import library_of
 from penstock._core.devices import Place, is_gpu, known_device, number_of
 from penstock.zarr import _nvcomp
 from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart, Region, Unsupported, chunk_parts, region_of
@@ -158,16 +159,13 @@ def check_decode(decode: str) -> None:
 
 
 def _load_by_zarr(array: Any, selection: Any, device: Place, out: Any) -> Any:
-    values = np.asanyarray(_on_host(array[selection]))
+    values = array[selection]
+    library = library_of(values)  # with zarr.config.enable_gpu(), CuPy
+    values = np.asanyarray(values if library is None else library.to_numpy(values))
     target = target_for(values.shape, values.dtype, device, out)
     if target.nbytes:
         target.assign_all(values)
     return target.result
-
-
-def _on_host(values: Any) -> Any:
-    # With zarr.config.enable_gpu(), zarr returns cupy arrays.
-    return values.get() if hasattr(values, "__cuda_array_interface__") else values
 
 
 def _read(layout: ArrayLayout, region: Region, target: Target, decode: str) -> None:
@@ -178,7 +176,7 @@ def _read(layout: ArrayLayout, region: Region, target: Target, decode: str) -> N
         _read(layout, region, host, decode)
         target.assign_all(host.result)
         return
-    target.prepare()
+    target.settle()
     read_parts(layout, chunk_parts(layout, region), target, target.as_box(region.lengths), decode)
     target.settle()
 

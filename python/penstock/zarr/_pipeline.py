@@ -169,7 +169,7 @@ def _lengths(inner: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _read(layout: ArrayLayout, plans: list[tuple[str, list[_Range]]], target: Target, lengths: tuple[int, ...], decode: str) -> None:
     files = FileParts(layout, lengths)
-    target.prepare()
+    target.settle()
     read_parts(layout, _parts(files, plans), target, target.as_box(lengths), decode)
     target.settle()
 

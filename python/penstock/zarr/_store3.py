@@ -7,8 +7,9 @@ import contextlib
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,10 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Suf
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
+from penstock._core.arrays import library_named
+from penstock._core.arrays.library import Library
 from penstock._core.forks import forkable_lock
 from penstock.zarr._files import MISSING, HandleCache, Lease, write_file
-from penstock.zarr._places import Place, places_like
 from penstock.zarr._reads import Outcome, Read, start_reads
 
 if TYPE_CHECKING:
@@ -35,15 +37,41 @@ LEAST_BATCH_BYTES = 4 << 20
 MOST_BATCH_BYTES = 32 << 20
 
 
-_places: dict[type[Buffer], Callable[[], Place]] = {}
+@dataclass(frozen=True)
+class Place:
+    """Where memory for values is allocated: on the device and the stream that were current when the place was created. Thread-safe."""
+
+    library: Library
+    device: str
+    handle: int
+    stream: Any = field(compare=False)
+
+    @staticmethod
+    def current(library: Library) -> Place:
+        device = library.current_device()
+        stream = library.current_stream(device)
+        return Place(library, device, library.handle_of(stream), stream)
+
+    def empty_many(self, sizes: Sequence[int]) -> list[Any]:
+        """Returns uninitialized memory that may be written to, as one-dimensional arrays of bytes."""
+        library = self.library
+        with library.using(self.stream, self.device):
+            arrays = [library.empty((nbytes,), library.dtype("uint8"), self.device) for nbytes in sizes]
+            library.settle(self.device)
+        return arrays
+
+
+_HOST = Place.current(library_named("numpy"))
+_libraries: dict[type[Buffer], Library] = {}
 
 
 def place_of(prototype: BufferPrototype) -> Place:
     """Returns the place of a prototype's buffers."""
-    place = _places.get(prototype.buffer)
-    if place is None:
-        place = _places[prototype.buffer] = places_like(prototype.buffer.create_zero_length().as_array_like())
-    return place()
+    library = _libraries.get(prototype.buffer)
+    if library is None:
+        example = prototype.buffer.create_zero_length().as_array_like()
+        library = _libraries[prototype.buffer] = library_named("cupy" if hasattr(example, "__cuda_array_interface__") else "numpy")
+    return Place.current(library) if library.has_streams else _HOST
 
 
 def check(key: str, byte_range: ByteRequest | None) -> None:
@@ -123,7 +151,6 @@ class _Gatherer:
     def _read(self, loop: asyncio.AbstractEventLoop, place: Place, batch: list[_Request]) -> None:
         try:
             arrays = place.empty_many([request.size for request in batch])
-            place.settle()
             reads = [request.read_into(array) for request, array in zip(batch, arrays)]
             start_reads(reads).when_done(lambda outcomes: self._tell(loop, batch, outcomes))
         except BaseException as error:
@@ -411,8 +438,7 @@ class GDSStore(GatheringStore, LocalStore):
         try:
             with self._files.lease(self._path(key)) as lease:
                 offset, length = _clipped(byte_range, lease.size)
-                array = place.empty(length)
-                place.settle()
+                array = place.empty_many([length])[0]
                 return _value(wanted, array, lease.file.read_into(array, offset) if length else 0)
         except MISSING:
             return None

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any
 
 import numpy as np
 
 import penstock
-from penstock._core.devices import Place, is_gpu, known_device, number_of
+from penstock._core.arrays import library_named, library_of
+from penstock._core.devices import Place, is_gpu, known_device
 from penstock.zarr._chunk_plan import ChunkPart
 
 __all__ = ["Target", "target_for"]
 
 _FILL_BLOCK_BYTES = 1 << 20
-_CUPY_KINDS = "biufc"
 
 
 def target_for(shape: tuple[int, ...], dtype: np.dtype[Any], device: Place, out: Any) -> Target:
@@ -52,36 +51,35 @@ def _target_of_objects(shape: tuple[int, ...], dtype: np.dtype[Any], device: Pla
 
 
 def _new_cupy_target(shape: tuple[int, ...], dtype: np.dtype[Any], device: str) -> Target:
-    if dtype.kind not in _CUPY_KINDS:
-        raise TypeError(f"cupy does not support dtype {dtype}: load into host memory, or pass a buffer of bytes as out=")
     try:
-        import cupy
+        library = library_named("cupy")
     except ImportError as error:
         raise ImportError(
             f'device="{device}" returns a cupy array, but cupy is not installed: pip install "penstock[cupy]", or pass out='
         ) from error
-    with cupy.cuda.Device(number_of(device)):
-        array = cupy.empty(shape, dtype=dtype)
+    if library.dtype_like(dtype) is None:
+        raise TypeError(f"cupy does not support dtype {dtype}: load into host memory, or pass a buffer of bytes as out=")
+    array = library.empty(shape, dtype, device)
     return _CupyTarget(array, array, device)
 
 
 def _target_of(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], device: Place) -> Target:
     _check_device(out, device)
-    on_gpu = hasattr(out, "__cuda_array_interface__")
     if isinstance(out, np.ndarray):
         _check_array(out, shape, dtype)
         return _ArrayTarget(out, out)
     native = dtype.newbyteorder("=")
-    if on_gpu and type(out).__module__.partition(".")[0] == "cupy":
+    library = library_of(out)
+    if library is not None and library.word == "cupy":
         _check_array(out, shape, native)
-        return _CupyTarget(out, out, f"cuda:{out.device.id}")
+        return _CupyTarget(out, out, library.device_of(out))
     nbytes = math.prod(shape) * dtype.itemsize
     address, given = penstock._native.resolve(out, True)
     if given != nbytes:
         raise ValueError(f"out has {given} bytes, but the result has {nbytes}")
     name = penstock.describe(out)["device"] if nbytes else None
     if name is None:
-        return _ArrayTarget(out, _at(address, out, dtype, shape))
+        return _ArrayTarget(out, library_named("numpy").over(address, out, shape, dtype, "host"))
     if isinstance(out, penstock.DeviceBuffer) and not is_gpu(name):
         return _HostDeviceTarget(out, _seen(out).view(native).reshape(shape), name)
     if not is_gpu(name):
@@ -100,16 +98,6 @@ def _check_array(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None
         raise ValueError("out is read-only")
 
 
-def _at(address: int, owner: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Returns an array over memory that the CPU can address. The target keeps the owner alive."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes == 0:
-        return np.empty(shape, dtype)
-    memory: Any = (ctypes.c_char * nbytes).from_address(address)
-    array: np.ndarray[Any, Any] = np.frombuffer(memory, dtype).reshape(shape)
-    return array
-
-
 def _seen(memory: Any) -> np.ndarray[Any, Any]:
     """Returns the CPU's view of the host device's memory."""
     return np.frombuffer(memory, np.uint8)
@@ -118,15 +106,12 @@ def _seen(memory: Any) -> np.ndarray[Any, Any]:
 def _gpu_target_of(out: Any, address: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...], device: str) -> Target:
     """Returns a target for another library's GPU memory. Uses cupy if it is installed and supports the dtype."""
     try:
-        import cupy
+        library = library_named("cupy")
     except ImportError:
         return _BufferTarget(out, dtype, nbytes, device)
-    if dtype.kind not in _CUPY_KINDS:
+    if library.dtype_like(dtype) is None:
         return _BufferTarget(out, dtype, nbytes, device)
-    number = number_of(device)
-    with cupy.cuda.Device(number):
-        memory = cupy.cuda.UnownedMemory(address, nbytes, out, number)
-        return _CupyTarget(out, cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0)), device)
+    return _CupyTarget(out, library.over(address, out, shape, dtype, device), device)
 
 
 def _check_device(out: Any, device: Place) -> None:
@@ -150,11 +135,8 @@ class Target:
         self.dtype = dtype
         self.device = device
 
-    def prepare(self) -> None:
-        """Waits until the memory may be written to."""
-
     def settle(self) -> None:
-        """Waits for work queued by scratch(), fill() and assignments to the box."""
+        """Waits until the memory may be written to, and for work queued by scratch(), fill() and assignments to the box."""
 
     def as_box(self, lengths: tuple[int, ...]) -> Any:
         """Returns an indexable view that includes axes selected by an integer, or None if the memory has no such view."""
@@ -242,20 +224,11 @@ class _CupyTarget(_ArrayTarget):
 
     on_host = False
 
-    def prepare(self) -> None:
-        self.settle()
-
     def settle(self) -> None:
-        import cupy
-
-        with self._array.device:
-            cupy.cuda.get_current_stream().synchronize()
+        library_named("cupy").settle(self.device)
 
     def scratch(self, nbytes: int) -> Any:
-        import cupy
-
-        with self._array.device:
-            return cupy.empty(nbytes, np.uint8)
+        return library_named("cupy").empty((nbytes,), np.uint8, self.device)
 
     def staging(self, nbytes: int) -> Any:
         import cupy
@@ -280,11 +253,8 @@ class _CupyTarget(_ArrayTarget):
             super().fill(box, part, value)
 
     def assign_all(self, values: Any) -> None:
-        import cupy
-
-        with self._array.device:
-            self._array[...] = cupy.asarray(np.ascontiguousarray(values, self.dtype))
         self.settle()
+        _copy_into(self.memory, values, self.dtype)
 
 
 class _ObjectsTarget(Target):
@@ -322,5 +292,8 @@ class _BufferTarget(Target):
                 penstock.copy(penstock.Pointer(base + at, piece.nbytes, self.result), piece)
 
     def assign_all(self, values: Any) -> None:
-        flat = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8)
-        penstock.copy(self.result, flat)
+        _copy_into(self.result, values, self.dtype)
+
+
+def _copy_into(memory: Any, values: Any, dtype: np.dtype[Any]) -> None:
+    penstock.copy(memory, np.ascontiguousarray(values, dtype).reshape(-1).view(np.uint8))

@@ -142,6 +142,10 @@ class Library:
         """Allocates memory without waiting. Write to it only once it is settled()."""
         raise NotImplementedError
 
+    def over(self, address: int, owner: Any, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+        """Returns an array over memory on a device, which keeps the memory's owner alive. None if the library has no such arrays."""
+        return None
+
     # --- memory
 
     def facts(self, array: Any, *, fill: bool) -> Facts:
@@ -167,6 +171,10 @@ class Library:
 
     def plain(self, array: Any) -> Any:
         """Returns an array with the same values as bytes in C order and in this machine's byte order: the same memory if possible, else a copy."""
+        raise NotImplementedError
+
+    def to_numpy(self, array: Any) -> Any:
+        """Returns the values as a NumPy array in host memory. Raises TypeError if NumPy lacks the type."""
         raise NotImplementedError
 
     def is_contiguous(self, array: Any) -> bool:
@@ -200,6 +208,10 @@ class Library:
 
     # --- streams, of libraries that use GPUs
 
+    def current_device(self) -> str:
+        """Returns the name of the device on which the library makes arrays in this thread."""
+        return "host"
+
     def settle(self, device: str) -> None:
         """Waits for the current stream of a GPU. Does nothing for other devices."""
 
@@ -211,7 +223,7 @@ class Library:
 
     def current_stream(self, device: str) -> Any:
         """Returns a GPU's current stream."""
-        raise NotImplementedError
+        return None
 
     def stream_at(self, handle: int, device: str) -> Any:
         """Returns the stream with a CUDA handle."""
@@ -223,11 +235,11 @@ class Library:
 
     def handle_of(self, stream: Any) -> int:
         """Returns a stream's CUDA handle."""
-        raise NotImplementedError
+        return 0
 
     def using(self, stream: Any, device: str) -> contextlib.AbstractContextManager[Any]:
-        """Makes a stream current in this thread."""
-        raise NotImplementedError
+        """Makes a GPU, and a stream on it unless that is None, current in this thread. Does nothing for libraries without streams."""
+        return contextlib.nullcontext()
 
     def mark(self, device: str) -> Any:
         """Records an event on a GPU's current stream. Its synchronize() waits for the work queued so far."""

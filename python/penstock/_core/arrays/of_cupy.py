@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -36,9 +37,7 @@ class _CupyArena:
 
     def held(self) -> Callable[[], bool]:
         owner = _Owner(self.memory)  # CuPy's own memory objects support no weak references
-        with cupy.cuda.Device(self._device):
-            memory = cupy.cuda.UnownedMemory(self.memory.data.ptr, self.memory.nbytes, owner, self._device)
-        self._data = cupy.cuda.MemoryPointer(memory, 0)
+        self._data = _pointer_to(self.memory.data.ptr, self.memory.nbytes, owner, self._device)
         return is_alive(owner)
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
@@ -53,6 +52,11 @@ class _Owner:
 
     def __init__(self, array: Any) -> None:
         self._array = array
+
+
+def _pointer_to(address: int, nbytes: int, owner: Any, number: int) -> Any:
+    with cupy.cuda.Device(number):
+        return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(address, nbytes, owner, number), 0)
 
 
 class Cupy(Library):
@@ -87,6 +91,15 @@ class Cupy(Library):
     def arena(self, nbytes: int, device: str) -> Arena:
         return _CupyArena(device, nbytes)
 
+    def over(self, address: int, owner: Any, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+        pointer = _pointer_to(address, math.prod(shape) * dtype.itemsize, owner, number_of(device))
+        with pointer.device:
+            return cupy.ndarray(shape, dtype, pointer)
+
+    def to_numpy(self, array: Any) -> Any:
+        with array.device:
+            return array.get()
+
     def memory(self, array: Any, readonly: bool = False) -> Any:
         return _native.Pointer(array.data.ptr, array.nbytes, array, readonly)
 
@@ -116,6 +129,9 @@ class Cupy(Library):
         with array.device:
             return super().copied_into(arena, array)
 
+    def current_device(self) -> str:
+        return f"cuda:{cupy.cuda.Device().id}"
+
     def settle(self, device: str) -> None:
         with cupy.cuda.Device(number_of(device)):
             cupy.cuda.get_current_stream().synchronize()
@@ -140,7 +156,7 @@ class Cupy(Library):
 
     @contextlib.contextmanager
     def using(self, stream: Any, device: str) -> Iterator[None]:
-        with cupy.cuda.Device(number_of(device)), stream:
+        with cupy.cuda.Device(number_of(device)), contextlib.nullcontext() if stream is None else stream:
             yield
 
     def mark(self, device: str) -> Any:

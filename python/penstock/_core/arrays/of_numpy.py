@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -99,6 +101,16 @@ class Numpy(Library):
 
     def arena(self, nbytes: int, device: str) -> Arena:
         return NumpyArena(nbytes)
+
+    def over(self, address: int, owner: Any, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+        import numpy
+
+        memory: Any = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(address)
+        memory.owner = owner
+        return numpy.ndarray(shape, dtype, memory)
+
+    def to_numpy(self, array: Any) -> Any:
+        return array
 
     def memory(self, array: Any, readonly: bool = False) -> Any:
         return _native.Pointer(array.ctypes.data, array.nbytes, array, readonly)

@@ -51,6 +51,12 @@ class Buffers(Library):
     def arena(self, nbytes: int, device: str) -> Arena:
         return _BufferArena(device, nbytes)
 
+    def to_numpy(self, array: Any) -> Any:
+        """Returns a copy as bytes."""
+        import numpy
+
+        return numpy.frombuffer(array.to_host(), numpy.uint8)
+
     def memory(self, array: Any, readonly: bool = False) -> Any:
         return array
 

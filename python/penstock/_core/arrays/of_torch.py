@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ... import _native
-from ..devices import name_for_torch
+from ..devices import is_gpu, name_for_torch
 from ..numpy_dtypes import dtype_of
 from ..torch_memory import copy_into, is_wrapper, plain_copy, problem_of, target_problem_of
 from .library import Arena, Facts, Library, View
@@ -141,6 +141,9 @@ class Torch(Library):
     def arena(self, nbytes: int, device: str) -> Arena:
         return _TorchArena(name_for_torch(device), nbytes)
 
+    def to_numpy(self, array: Any) -> Any:
+        return array.detach().cpu().resolve_conj().resolve_neg().numpy()
+
     def memory(self, array: Any, readonly: bool = False) -> Any:
         return _native.Pointer(array.data_ptr(), array.numel() * array.element_size(), array, readonly)
 
@@ -196,6 +199,9 @@ class Torch(Library):
     def copied(self, array: Any) -> Any:
         return array.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
+    def current_device(self) -> str:
+        return f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "host"
+
     def settle(self, device: str) -> None:
         if device.startswith("cuda"):
             torch.cuda.current_stream(device).synchronize()
@@ -223,7 +229,9 @@ class Torch(Library):
         return int(stream.cuda_stream)
 
     def using(self, stream: Any, device: str) -> contextlib.AbstractContextManager[Any]:
-        found: contextlib.AbstractContextManager[Any] = torch.cuda.stream(stream)
+        if not is_gpu(device):
+            return contextlib.nullcontext()
+        found: contextlib.AbstractContextManager[Any] = torch.cuda.device(device) if stream is None else torch.cuda.stream(stream)
         return found
 
     def mark(self, device: str) -> Any:
