@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import penstock
 from penstock import _native
-from penstock._core.arrays import library_named
+from penstock._core.arrays import settle
 from penstock._core.file_facts import mode_of
 from penstock._core.forks import forkable_lock
 from penstock._core.small_files import open_file
@@ -151,7 +151,7 @@ class GdsFile:
     def save_storage(self, storage: Any, offset: int = 0) -> None:
         """Writes the whole storage to the file, starting at offset (in bytes). Blocks and releases the GIL. Errors as for load_storage()."""
         assert self._file is not None, "Cannot save data to a file that is not registered."
-        _settle(storage)
+        settle(storage)
         self._complete("save_storage", "cuFileWrite", self._file.write_from, storage, offset)
 
     def close(self) -> None:
@@ -229,12 +229,6 @@ def _place_of(what: str, storage: Any) -> tuple[int, int]:
         return _native.resolve(storage, False)
     except penstock.Error as error:
         raise RuntimeError(f"{what}: {error}") from error
-
-
-def _settle(storage: Any) -> None:
-    """Waits for PyTorch's current stream, which may still be computing the storage's content."""
-    if getattr(getattr(storage, "device", None), "type", None) == "cuda":
-        library_named("torch").settle_array(storage)
 
 
 def __dir__() -> list[str]:

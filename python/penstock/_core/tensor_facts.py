@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -182,19 +181,19 @@ def streams_for(stream: Any, tensors: Sequence[Any]) -> list[int]:
 
 def streams_of(tensors: Iterable[Any]) -> list[int]:
     """Returns the handle of each tensor's current stream; 0 for the default stream and for host memory."""
-    torch = sys.modules.get("torch")
-    of_torch: dict[Any, int] = {}  # cached by device
+    from .arrays import library_of
+
+    handles: dict[tuple[Library, str], int] = {}
     found = []
     for each in tensors:
-        if torch is None or not isinstance(each, torch.Tensor):
+        library = library_of(each)
+        if library is None or not library.has_streams:
             found.append(_stream_told_by(each))
-        elif not each.is_cuda:
-            found.append(0)
-        else:
-            device = each.device
-            if device not in of_torch:
-                of_torch[device] = int(torch.cuda.current_stream(device).cuda_stream)
-            found.append(of_torch[device])
+            continue
+        place = library, library.device_of(each)
+        if place not in handles:
+            handles[place] = library.handle_of(library.current_stream(place[1])) if is_gpu(place[1]) else 0
+        found.append(handles[place])
     return found
 
 

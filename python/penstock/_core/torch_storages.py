@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import _native
+from .arrays import library_named
 from .errors import InvalidArgument
 
 __all__ = ["Memory", "Snapshot", "has_room", "is_plain", "memory_of", "new_storage", "reaches", "snapshot_of", "snapshot_of_bytes", "synchronize"]
@@ -71,8 +72,7 @@ def memory_of(storage: Any) -> list[Memory]:
 def synchronize(devices: Iterable[torch.device]) -> None:
     """Waits for PyTorch's current streams on the GPUs among the devices, because memory from the allocator may still be in use there."""
     for device in set(devices):
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
+        library_named("torch").settle(str(device))
 
 
 def snapshot_of(storages: Sequence[Any], where: str) -> Snapshot:
@@ -95,8 +95,7 @@ def snapshot_of_bytes(sources: Sequence[Any], where: str) -> Snapshot:
         for i, ranges in zip(own, _copies([sources[i] for i in own], device, where)):
             contents[i] = ranges
         if device.type == "cuda":
-            with torch.cuda.device(device):
-                events.append(torch.cuda.current_stream().record_event())
+            events.append(library_named("torch").mark(str(device)))
     return Snapshot(contents, events)
 
 

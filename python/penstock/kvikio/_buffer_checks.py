@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import penstock
+from penstock._core.arrays import library_of
+from penstock._core.devices import is_gpu
 
 __all__ = ["is_device_memory", "require_device_memory", "settle"]
 
@@ -32,9 +33,6 @@ def require_device_memory(buf: Any) -> None:
 
 def settle(buf: Any) -> None:
     """Waits for earlier work on the default stream of a CuPy or PyTorch array, as KvikIO does."""
-    library = type(buf).__module__.partition(".")[0]
-    if library == "cupy":
-        with buf.device:
-            sys.modules["cupy"].cuda.Stream.null.synchronize()
-    elif library == "torch" and buf.device.type == "cuda":
-        sys.modules["torch"].cuda.default_stream(buf.device).synchronize()
+    library = library_of(buf)
+    if library is not None and is_gpu(device := library.device_of(buf)) and library.has_streams:
+        library.stream_at(0, device).synchronize()

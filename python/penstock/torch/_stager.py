@@ -10,6 +10,7 @@ import torch
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor
 
+from .._core.arrays import library_named
 from .._core.errors import InvalidArgument
 from .._core.torch_storages import has_room, is_plain
 from ._plan_tensors import check_state
@@ -43,9 +44,7 @@ class DeviceStager:
             if self.snapshot == "device":
                 raise
             return _staged_by_torch(state_dict)
-        for device in {each.device for each in tensors if each.is_cuda}:
-            with torch.cuda.device(device):
-                self._copying.append(torch.cuda.current_stream().record_event())
+        self._copying += [library_named("torch").mark(str(device)) for device in {each.device for each in tensors if each.is_cuda}]
         return copied
 
     def wait_for_copies(self) -> None:

@@ -19,6 +19,7 @@ ARRAYS = "a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer"  
 
 
 _adapters: dict[str, Library] = {}
+_owners: dict[type, Library] = {}  # the adapters for the types of arrays seen so far
 
 
 def library_named(name: str) -> Library:
@@ -31,10 +32,14 @@ def library_named(name: str) -> Library:
 
 def library_of(value: Any) -> Library | None:
     """Returns the adapter for an array, or None if no library supports the value. Imports no library."""
+    known = _owners.get(type(value))
+    if known is not None:
+        return known
     for name in LIBRARIES:
         if name in _adapters or sys.modules.get(name) is not None:
             library = _adapters.get(name) or library_named(name)
             if library.owns(value):
+                _owners[type(value)] = library
                 return library
     return None
 
