@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import penstock
 from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart
 from penstock.zarr._codecs import decode
 from penstock.zarr._limits import most_encoded
-from penstock.zarr._reads import Outcome, Pending, Read, start_reads
+from penstock.zarr._reads import Outcome, Pending, Read, run_in_order, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk, damaged, groups, split
 from penstock.zarr._targets import Target
 
@@ -77,22 +76,9 @@ def read_coded(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, 
     """Fills the target, which must be an array. Raises the errors of load()."""
     files = ChunkFiles(layout)
     failures = Failures()
-    under_way: deque[_Group] = deque()
     memory = _Memory(_Spare(lambda nbytes: np.empty(nbytes, np.uint8)), _Spare(target.staging))
-    try:
-        for some in chunks_in_groups(layout, files, parts, target, box, MOST_DECODED_BYTES, layout.chunk_bytes, lambda chunk: chunk.size):
-            under_way.append(_Group(layout, files, some, target, box, memory))
-            under_way[-1].start()
-            if len(under_way) >= _GROUPS_UNDER_WAY:
-                under_way[0].finish(failures)
-                under_way.popleft()
-        while under_way:
-            under_way[0].finish(failures)
-            under_way.popleft()
-    finally:
-        # After an error, or Ctrl-C at any point, nothing may still be writing to the result.
-        for group in under_way:
-            group.abandon()
+    some_chunks = chunks_in_groups(layout, files, parts, target, box, MOST_DECODED_BYTES, layout.chunk_bytes, lambda chunk: chunk.size)
+    run_in_order((_Group(layout, files, some, target, box, memory, failures) for some in some_chunks), _GROUPS_UNDER_WAY)
     failures.check()
 
 
@@ -172,13 +158,14 @@ class _Group:
     """A group of chunks, from opening their files to storing their elements in the result."""
 
     def __init__(
-        self, layout: ArrayLayout, files: ChunkFiles, chunks: list[StoredChunk], target: Target, box: Any, memory: _Memory
+        self, layout: ArrayLayout, files: ChunkFiles, chunks: list[StoredChunk], target: Target, box: Any, memory: _Memory, failures: Failures
     ) -> None:
         self._layout = layout
         self._files = files
         self._target = target
         self._box = box
         self._memory = memory
+        self._failures = failures
         self._tasks: list[Future[list[tuple[StoredChunk, Exception]]]] = []
         self._decoding = threading.Event()
         self._problem: BaseException | None = None
@@ -253,7 +240,7 @@ class _Group:
         at = self._places[number]
         return self._decoded[at : at + self._sizes[number]].view(self._target.dtype).reshape(part.pattern.lengths)
 
-    def finish(self, failures: Failures) -> None:
+    def finish(self) -> None:
         """Waits until the group has been stored in the result. Raises read errors; records damaged chunks."""
         bad: set[int] = set()
         self._decoding.wait()
@@ -261,7 +248,7 @@ class _Group:
         wait(self._tasks)  # waits for all tasks before raising one's error
         for task in self._tasks:
             for chunk, error in task.result():
-                failures.add(chunk, error)
+                self._failures.add(chunk, error)
                 bad.add(id(chunk))
         if self._problem is not None:
             raise self._problem

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,7 +13,7 @@ from penstock._core.packing import aligned
 from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart
 from penstock.zarr._coded import Failures, chunks_in_groups, decode_alone
 from penstock.zarr._nvcomp import Payload
-from penstock.zarr._reads import Outcome, Pending, Read, start_reads
+from penstock.zarr._reads import Outcome, Pending, Read, run_in_order, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk
 from penstock.zarr._targets import Target
 
@@ -52,26 +51,16 @@ def read_on_gpu(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target,
     files = ChunkFiles(layout)
     most_bytes = min(MOST_DECODED_BYTES, decoder.most_bytes())
     work = _Work(layout, target, box, payload)
-    under_way: deque[_Batch] = deque()
-    try:
-        batch_bytes, decoded = min(_MOST_BATCH_BYTES, most_bytes), _aligned(layout.chunk_bytes)
-        for some in chunks_in_groups(layout, files, parts, target, box, batch_bytes, decoded, lambda chunk: _room_of(chunk, payload)):
-            under_way.append(_Batch(files, some, target, payload))
-            under_way[-1].start()
-            if len(under_way) > _BATCHES_UNDER_WAY:
-                work.add(under_way[0])
-                under_way.popleft()
-            if work.nbytes >= most_bytes:
-                work.decode(decoder)
-        while under_way:
-            work.add(under_way[0])
-            under_way.popleft()
-            if work.nbytes >= most_bytes or not under_way:
-                work.decode(decoder)
-    finally:
-        # After an error, or Ctrl-C at any point, nothing may still be writing to memory that is about to be freed.
-        for batch in under_way:
-            batch.abandon()
+
+    def add(batch: _Batch) -> None:
+        work.add(batch)
+        if work.nbytes >= most_bytes:
+            work.decode(decoder)
+
+    batch_bytes, decoded = min(_MOST_BATCH_BYTES, most_bytes), _aligned(layout.chunk_bytes)
+    some_chunks = chunks_in_groups(layout, files, parts, target, box, batch_bytes, decoded, lambda chunk: _room_of(chunk, payload))
+    run_in_order((_Batch(files, some, target, payload, add) for some in some_chunks), _BATCHES_UNDER_WAY + 1)
+    work.decode(decoder)
     work.failures.check()
 
 
@@ -83,8 +72,9 @@ def _room_of(chunk: StoredChunk, payload: Payload) -> int:
 class _Batch:
     """A batch of encoded chunks that is read into device memory."""
 
-    def __init__(self, files: ChunkFiles, chunks: list[StoredChunk], target: Target, payload: Payload) -> None:
+    def __init__(self, files: ChunkFiles, chunks: list[StoredChunk], target: Target, payload: Payload, add: Callable[[_Batch], None]) -> None:
         self._files = files
+        self._add = add
         self.chunks = chunks
         rooms = [_room_of(chunk, payload) for chunk in chunks]
         self.nbytes = sum(rooms)
@@ -100,6 +90,9 @@ class _Batch:
         """Starts the reads."""
         reads = [Read(chunk.file, self.encoded, chunk.offset, chunk.size, at) for chunk, at in zip(self.chunks, self.starts.tolist())]
         self._pending = start_reads(reads)
+
+    def finish(self) -> None:
+        self._add(self)
 
     def wait(self) -> list[Outcome]:
         """Waits until all reads are complete, then releases the files."""

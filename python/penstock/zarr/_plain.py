@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart
-from penstock.zarr._reads import Outcome, Pending, Read, start_reads
+from penstock.zarr._reads import Outcome, Pending, Read, run_in_order, start_reads
 from penstock.zarr._stored import ChunkFiles, StoredChunk, damaged, groups
 from penstock.zarr._targets import Target
 
@@ -21,21 +20,8 @@ _WINDOWS_UNDER_WAY = 3
 def read_plain(layout: ArrayLayout, parts: Iterable[ChunkPart], target: Target, box: Any) -> None:
     """Fills the target. Its box may be None if no part is scattered. Raises the errors of load()."""
     files = ChunkFiles(layout)
-    under_way: deque[_Window] = deque()
-    try:
-        for some in groups(parts, _STAGED_BYTES_PER_WINDOW, _staged_bytes):
-            under_way.append(_Window(layout, files, some, target, box))
-            under_way[-1].start()
-            if len(under_way) >= _WINDOWS_UNDER_WAY:
-                under_way[0].finish()
-                under_way.popleft()
-        while under_way:
-            under_way[0].finish()
-            under_way.popleft()
-    finally:
-        # After an error, or Ctrl-C at any point, nothing may still be writing to the result.
-        for window in under_way:
-            window.abandon()
+    some_parts = groups(parts, _STAGED_BYTES_PER_WINDOW, _staged_bytes)
+    run_in_order((_Window(layout, files, some, target, box) for some in some_parts), _WINDOWS_UNDER_WAY)
 
 
 def _staged_bytes(part: ChunkPart) -> int:

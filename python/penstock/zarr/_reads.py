@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import penstock
 
-__all__ = ["Outcome", "Pending", "Read", "start_reads"]
+__all__ = ["Outcome", "Pending", "Read", "Window", "run_in_order", "start_reads"]
 
 Outcome = int | BaseException  # the number of bytes, which is short only at end of file, or the exception
 
@@ -51,6 +52,37 @@ class Pending:
 def start_reads(reads: Sequence[Read]) -> Pending:
     """Starts all reads without waiting for them. If a buffer or a range is invalid, raises without starting any read."""
     return Pending(reads)
+
+
+class Window(Protocol):
+    """Some of a load's reads, and what is done with their bytes."""
+
+    def start(self) -> None: ...
+
+    def finish(self) -> None:
+        """Waits for the reads and stores their bytes."""
+
+    def abandon(self) -> None:
+        """Waits until nothing is in progress. The reads may not have been started, or may be finished."""
+
+
+def run_in_order(windows: Iterable[Window], most: int) -> None:
+    """Starts windows, and finishes the oldest one when `most` have been started. Raises the first error, and then abandons the others."""
+    under_way: deque[Window] = deque()
+    try:
+        for window in windows:
+            under_way.append(window)
+            window.start()
+            if len(under_way) >= most:
+                under_way[0].finish()
+                under_way.popleft()
+        while under_way:
+            under_way[0].finish()
+            under_way.popleft()
+    finally:
+        # After an error, or Ctrl-C at any point, nothing may still be writing to the result.
+        for window in under_way:
+            window.abandon()
 
 
 def _read_alone(read: Read) -> Outcome:
