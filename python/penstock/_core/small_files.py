@@ -1,4 +1,4 @@
-"""Reads small files at paths that users pass, such as a model's index. Rejects large files, and anything that is not a file."""
+"""Opens and reads files at paths that users pass, such as a model's index, and flushes folders. Rejects anything that is not a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import _native
 from .errors import make_error
 from .urls import is_url
 
-__all__ = ["open_file", "read_small_file"]
+__all__ = ["open_file", "read_small_file", "sync_folder"]
 
 
 def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -48,6 +48,15 @@ def read_small_file(path: str | os.PathLike[str], most: int) -> bytes:
     if len(content) > most:
         raise make_error("invalid_argument", f"{name} is larger than {most} bytes", "penstock", 0, name, None, 0)
     return content
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Flushes a folder's entries to disk. Blocks. Raises OSError."""
+    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _kind_of(mode: int) -> str:

@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .errors import BufferError
-from .overlaps import OVERLAP, may_overlap
+from .overlaps import OVERLAP, may_overlap, span_of
 
-__all__ = ["check_array", "check_memory", "copy_into", "is_wrapper", "lie_in_their_storages", "plain_copy", "problem_of", "saved_problem_of", "target_problem_of"]
+__all__ = [
+    *("check_array", "check_memory", "copy_into", "is_wrapper", "lie_in_their_storages", "plain_copy", "problem_of", "saved_problem_of"),
+    *("span_of_tensor", "target_problem_of"),
+]
 
 
 def problem_of(tensor: Any, wrappers: bool = False) -> str | None:
@@ -76,6 +79,12 @@ _NEVER_SAVED = {f"torch.{sign}int{bits}" for sign in ("", "u") for bits in range
 def is_wrapper(tensor: Any) -> bool:
     """Returns True if the tensor's class implements PyTorch's operations itself, so that its values are not simply the bytes at an address."""
     return type(tensor).__torch_dispatch__ is not sys.modules["torch"].Tensor.__torch_dispatch__
+
+
+def span_of_tensor(tensor: Any) -> tuple[int, int]:
+    """Returns the address of a tensor's first byte, and the address past its last."""
+    size = tensor.element_size()
+    return span_of(tensor.data_ptr(), tensor.size(), [stride * size for stride in tensor.stride()], size)
 
 
 def check_memory(tensors: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .._core.torch_memory import is_wrapper
+from .._core.torch_memory import is_wrapper, span_of_tensor
 from .._tensors.errors import listed
 
 __all__ = ["removable", "sharing"]
@@ -21,7 +21,7 @@ def sharing(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
         storage = tensor.untyped_storage()
         if storage.data_ptr() and storage.nbytes():
             key = tensor.device, storage.data_ptr(), storage.nbytes()
-            storages.setdefault(key, []).append((tensor.data_ptr(), _end_of(tensor), name))
+            storages.setdefault(key, []).append((*span_of_tensor(tensor), name))
     groups: list[set[str]] = []
     for spans in storages.values():
         end = 0
@@ -32,14 +32,6 @@ def sharing(tensors: Mapping[str, torch.Tensor]) -> list[set[str]]:
                 groups.append({name})
             end = max(end, stop)
     return groups
-
-
-def _end_of(tensor: torch.Tensor) -> int:
-    """Returns the address past the tensor's last element."""
-    if tensor.numel() == 0:
-        return int(tensor.data_ptr())
-    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
-    return int(tensor.data_ptr() + (last + 1) * tensor.element_size())
 
 
 def removable(state: Mapping[str, torch.Tensor], preferred: set[str] | None = None) -> dict[str, list[str]]:

@@ -15,7 +15,6 @@ from torch.distributed.checkpoint import _hf_utils
 from torch.distributed.checkpoint import hf_storage as _hf_storage
 from torch.distributed.checkpoint import quantized_hf_storage as _quantized
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, StorageMeta, TensorProperties, TensorStorageMetadata
-from torch.futures import Future
 
 from .._core.errors import InvalidArgument
 from .._tensors.errors import of_file
@@ -23,7 +22,7 @@ from .._tensors.frameworks import Framework, framework_on
 from .._tensors.load_file import check_type
 from .._tensors.safe_open import safe_open
 from .._tensors.sources import Source
-from ._plan_tensors import check_targets
+from ._plan_tensors import check_targets, done
 from ._tensor_reads import TensorRead, read_tensors
 
 __all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
@@ -63,7 +62,7 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
                 self._read_files(each, planner)
         finally:
             self._close()
-        return _done()
+        return done()
 
     def reset(self, checkpoint_id: Any = None) -> None:
         self._close()
@@ -112,12 +111,6 @@ class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageRe
                     for each in quantized:
                         self._process_read_request(file, each, planner)
         return HuggingFaceStorageReader.read_data(self, dataclasses.replace(plan, items=plain), planner)
-
-
-def _done() -> Any:
-    future: Any = Future()
-    future.set_result(None)
-    return future
 
 
 # --- contents of the files

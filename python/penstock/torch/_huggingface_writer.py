@@ -15,7 +15,6 @@ import torch
 from torch.distributed.checkpoint import _hf_utils
 from torch.distributed.checkpoint import hf_storage as _hf_storage
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
 
 from .. import _native
 from .._core.errors import InvalidArgument
@@ -24,7 +23,7 @@ from .._core.torch_storages import reaches
 from .._tensors.save_file import Tensor, settle, tensor_of, write_file
 from .._tensors.slices import Part, Pick, part_of
 from ._model_files import ModelFile, check_plans, index_of, model_files
-from ._plan_tensors import check_sources
+from ._plan_tensors import check_sources, done
 from ._stager import DeviceStager
 from ._tensor_writes import TensorWrite, write_tensors
 
@@ -92,10 +91,10 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
         folder = os.fspath(self.path)
         if self._has_own_files():
             check_sources(plan.items, planner)
-            return _done(self._write_shards(folder, plan, planner))
+            return done(self._write_shards(folder, plan, planner))
         try:
             check_sources(plan.items, planner)
-            return _done(_write_parts(folder, plan, planner))
+            return done(_write_parts(folder, plan, planner))
         except BaseException:
             self._drop()
             for each in plan.storage_data.files:
@@ -161,12 +160,6 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
 
 def _wrong(problem: str) -> InvalidArgument:
     return InvalidArgument(problem, code="invalid_argument")
-
-
-def _done(result: Any) -> Any:
-    future: Any = Future()
-    future.set_result(result)
-    return future
 
 
 def _sharding_info(offsets: dict[str, list[int]]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Checks the tensors in torch.distributed.checkpoint's plans and states, before any of them is read or written."""
+"""What torch.distributed.checkpoint's readers and writers share: checks of the tensors in plans and states, before any is read or written."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
+from torch.futures import Future
 
 from .._core.errors import BufferError
-from .._core.overlaps import crossing, span_of
-from .._core.torch_memory import check_memory, target_problem_of
+from .._core.overlaps import crossing
+from .._core.torch_memory import check_memory, span_of_tensor, target_problem_of
 from .._core.torch_storages import is_plain, reaches
 
-__all__ = ["check_sources", "check_state", "check_targets", "overlapping", "takes_bytes"]
+__all__ = ["check_sources", "check_state", "check_targets", "done", "overlapping", "takes_bytes"]
 
 
 def check_targets(items: Iterable[Any], planner: Any) -> None:
@@ -55,6 +56,12 @@ def overlapping(targets: Sequence[Any]) -> set[int]:
     spans = []
     for number, each in enumerate(targets):
         if is_plain(each) and reaches(each.device):
-            size = each.element_size()
-            spans.append((str(each.device), *span_of(each.data_ptr(), each.size(), [stride * size for stride in each.stride()], size), number))
+            spans.append((str(each.device), *span_of_tensor(each), number))
     return crossing(spans)
+
+
+def done(result: Any = None) -> Any:
+    """Returns a completed future."""
+    future: Any = Future()
+    future.set_result(result)
+    return future

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from .. import _native
 from .._core.arrays.of_torch import count_changes
+from .._core.batches import in_batches
 from .._core.packing import packed
-from .._core.torch_memory import copy_into
+from .._core.torch_memory import copy_into, span_of_tensor
 from .._core.torch_storages import reaches, synchronize
 from .._tensors.frameworks import framework_on
 from .._tensors.reads import Ranges, Reads
@@ -59,7 +60,7 @@ def read_tensors(reads: Sequence[TensorRead]) -> None:
     try:
         _start_direct(direct, under_way[0])
         last: _Beside | None = None
-        for group in _groups(beside):
+        for group in in_batches(beside, _BESIDE_BYTES, lambda each: each[1].nbytes):
             following = _Beside(group)
             under_way.append(following.reads)
             following.start()
@@ -105,8 +106,8 @@ def _start_direct(direct: _Direct, reads: Reads) -> None:
     for each in direct:
         groups.setdefault((id(each[0].source), each[0].target.device), []).append(each)
     for group in groups.values():
-        first = min(each.target.data_ptr() for each, _ in group)
-        end = max(_end_of(each.target) for each, _ in group)
+        starts, ends = zip(*(span_of_tensor(each.target) for each, _ in group))
+        first, end = min(starts), max(ends)
         ranges = Ranges()
         for read, way in group:
             _add(ranges, read, way, read.target.data_ptr() - first)
@@ -120,27 +121,7 @@ def _add(ranges: Ranges, read: TensorRead, way: Part | list[Run], place: int) ->
         ranges.add_all([read.offset + each.source for each in way], [each.nbytes for each in way], [place + each.target for each in way])
 
 
-def _end_of(tensor: Any) -> int:
-    """Returns the address past the tensor's last element."""
-    last = sum((length - 1) * stride for length, stride in zip(tensor.size(), tensor.stride()))
-    return int(tensor.data_ptr() + (last + 1) * tensor.element_size())
-
-
 # --- through temporary memory
-
-
-def _groups(beside: Iterable[tuple[TensorRead, Part]]) -> Iterator[list[tuple[TensorRead, Part]]]:
-    """Groups tensors up to the memory limit. A tensor above the limit gets its own group."""
-    group: list[tuple[TensorRead, Part]] = []
-    nbytes = 0
-    for each in beside:
-        if group and nbytes + each[1].nbytes > _BESIDE_BYTES:
-            yield group
-            group, nbytes = [], 0
-        group.append(each)
-        nbytes += each[1].nbytes
-    if group:
-        yield group
 
 
 class _Beside:

@@ -23,7 +23,6 @@ import torch.distributed.checkpoint
 from torch.distributed.checkpoint import filesystem as _filesystem
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
 
 from .. import _native
 from .._core.arrays.of_torch import count_changes
@@ -31,11 +30,12 @@ from .._core.errors import ShortRead
 from .._core.packing import aligned
 from .._core.pieces import Piece, move_pieces
 from .._core.saving import save_image
-from .._core.torch_memory import copy_into
+from .._core.small_files import sync_folder
+from .._core.torch_memory import copy_into, span_of_tensor
 from .._core.torch_storages import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
 from ._blobs import Blob, blobs_of
 from ._checkpoint_image import CheckpointImage, piece_of
-from ._plan_tensors import check_sources, check_state, check_targets, overlapping, takes_bytes
+from ._plan_tensors import check_sources, check_state, check_targets, done, overlapping, takes_bytes
 from ._runs import runs_of
 from ._save_checkpoint import plan_of, wants_crc32
 
@@ -74,7 +74,7 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
                 left += _FileReads(file, path, self.storage_data, planner).run(items)
         if left:
             return super().read_data(dataclasses.replace(plan, items=left), planner)
-        return _done(None)
+        return done(None)
 
     def _by_file(self, items: Sequence[Any]) -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}
@@ -115,28 +115,18 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
             for item, offset, nbytes in image.places:
                 info = _filesystem._StorageInfo(name, offset, nbytes)
                 results.append(WriteResult(index=item.index, size_in_bytes=nbytes, storage_data=info))
-        return _done(results)
+        return done(results)
 
     def finish(self, metadata: Any, results: Any) -> None:
         """Writes the metadata and flushes the folder. Called by PyTorch."""
         super().finish(metadata, results)
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)  # so that the metadata file's directory entry also survives a power failure
-        finally:
-            os.close(descriptor)
+        sync_folder(self.path)  # so that the metadata file's directory entry also survives a power failure
 
     def _is_for_torch(self) -> bool:
         told = getattr(self, "serialization_format", None)
         if told is not None and told != _filesystem.SerializationFormat.TORCH_SAVE:
             return True
         return bool(getattr(getattr(self, "transforms", None), "extensions", None))
-
-
-def _done(result: Any) -> Any:
-    future: Any = Future()
-    future.set_result(result)
-    return future
 
 
 # --- reads
@@ -210,8 +200,8 @@ class _FileReads:
     def _read_beside(self, name: str, blob: Blob, source: Any, target: Any) -> None:
         """Reads the storage range that contains the part into temporary memory, and copies the part from there."""
         first = source.storage_offset() * source.element_size()
-        last = sum((size - 1) * stride for size, stride in zip(source.size(), source.stride()))
-        nbytes = (last + 1) * source.element_size()
+        start, end = span_of_tensor(source)
+        nbytes = end - start
         storage = new_storage(nbytes, target.device if reaches(target.device) else torch.device("cpu"))
         self._add(name, blob, blob.offset + first, nbytes, storage.data_ptr(), storage, storage.device)
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from .. import _native, pipe
+from .._core.batches import in_batches
 from .._core.errors import Error, InvalidArgument, TimedOut
 from .._core.futures import FIRST_COMPLETED, wait
 from .._core.pieces import remade
@@ -258,18 +259,8 @@ class WeightsReceiver:
     def _groups(self, most_bytes: int) -> Iterator[set[str]]:
         parts = {name: part_of(name, part)[1].shape for name, part in (self._parts or {}).items()}
         sizes = {row.name: math.prod(parts.get(row.name, row.whole)) * row.itemsize for each in self._catalogs() for row in each.rows}
-        group: set[str] = set()
-        total = 0
-        for name, nbytes in sizes.items():
-            if self._names is not None and name not in self._names:
-                continue
-            if group and total + nbytes > most_bytes:
-                yield group
-                group, total = set(), 0
-            group.add(name)
-            total += nbytes
-        if group:
-            yield group
+        wanted = [name for name in sizes if self._names is None or name in self._names]
+        return map(set, in_batches(wanted, most_bytes, sizes.__getitem__))
 
     def _fill(self, plan: Plan, version: int, deadline: float, relay: Relay | None = None) -> None:
         landed = None if relay is None else relay.begin(version, plan.held, [each.local for each in plan.landings], deadline)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .._core.arrays.library import View
+from .._core.batches import in_batches
 from .._core.boxes import Box
 from .._core.errors import InvalidArgument, OutOfMemory
 from .._core.overlaps import OVERLAP, crossing
@@ -16,7 +17,7 @@ from .._tensors.frameworks import Framework
 from .._tensors.types import WORDS
 from ._held import Held
 from ._local_arrays import Local, Places, local_of, places_of
-from ._wire import BATCH_BYTES, GATHERED_BYTES, Catalog, Piece, Row, in_batches
+from ._wire import BATCH_BYTES, GATHERED_BYTES, MOST_IN_BATCH, Catalog, Piece, Row
 
 __all__ = ["Batch", "Landing", "Plan", "made_for", "planned"]
 
@@ -198,8 +199,12 @@ def _batches(landings: list[Landing]) -> list[Batch]:
     """Groups pieces into messages. Pieces that need no temporary buffer come first."""
     in_runs = [each for each in landings if each.in_runs]
     gathered = [each for each in landings if not each.in_runs]
-    together = [Batch(each, 0) for each in in_batches(in_runs, BATCH_BYTES)]
-    return together + [Batch(each, sum(one.nbytes for one in each if not one.direct)) for each in in_batches(gathered, GATHERED_BYTES)]
+    together = [Batch(each, 0) for each in _messages(in_runs, BATCH_BYTES)]
+    return together + [Batch(each, sum(one.nbytes for one in each if not one.direct)) for each in _messages(gathered, GATHERED_BYTES)]
+
+
+def _messages(landings: list[Landing], most_bytes: int) -> Iterator[list[Landing]]:
+    return in_batches(landings, most_bytes, lambda each: each.nbytes, MOST_IN_BATCH)
 
 
 # --- new tensors

@@ -17,8 +17,8 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from .. import pipe
 from .._core.boxes import Box
@@ -34,7 +34,6 @@ __all__ = [
     "Row",
     "failure_of",
     "failure_word",
-    "in_batches",
     "malformed",
     "number_in",
     "packed_pieces",
@@ -174,28 +173,6 @@ def _piece(rows: Sequence[Row], numbers: _Numbers) -> Piece:
 
 def _bytes_of(piece: Piece, rows: Sequence[Row]) -> int:
     return piece.box.size * rows[piece.row].itemsize
-
-
-class _HasBytes(Protocol):
-    @property
-    def nbytes(self) -> int: ...
-
-
-_Sized = TypeVar("_Sized", bound=_HasBytes)
-
-
-def in_batches(pieces: Iterable[_Sized], most_bytes: int) -> Iterator[list[_Sized]]:
-    """Groups pieces into messages, in order."""
-    batch: list[_Sized] = []
-    total = 0
-    for each in pieces:
-        if batch and (total + each.nbytes > most_bytes or len(batch) == MOST_IN_BATCH):
-            yield batch
-            batch, total = [], 0
-        batch.append(each)
-        total += each.nbytes
-    if batch:
-        yield batch
 
 
 # --- words

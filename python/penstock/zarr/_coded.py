@@ -6,18 +6,20 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import penstock
+from penstock._core.batches import in_batches
 from penstock.zarr._chunk_plan import ArrayLayout, ChunkPart
 from penstock.zarr._codecs import decode
 from penstock.zarr._limits import most_encoded
 from penstock.zarr._reads import Outcome, Pending, Read, run_in_order, start_reads
-from penstock.zarr._stored import ChunkFiles, StoredChunk, damaged, groups, split
+from penstock.zarr._stored import ChunkFiles, StoredChunk, damaged, groups
 from penstock.zarr._targets import Target
+from penstock.zarr._threads import Pool
 
 __all__ = ["MOST_DECODED_BYTES", "Failures", "chunks_in_groups", "decode_alone", "read_coded", "threads"]
 
@@ -30,21 +32,12 @@ _GROUPS_UNDER_WAY = 3
 _MOST_THREADS = 64
 _TASKS_PER_THREAD = 4  # per group, because chunks take different times to decode
 
-_decoders: ThreadPoolExecutor
-
-
 def threads() -> int:
     """Returns the number of decoder threads: one per core that the process may use."""
     return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
 
 
-def _make_decoders() -> None:
-    global _decoders
-    _decoders = ThreadPoolExecutor(threads(), "penstock-zarr-decode")
-
-
-_make_decoders()
-os.register_at_fork(after_in_child=_make_decoders)  # threads do not survive a fork
+_decoders = Pool(threads(), "penstock-zarr-decode")
 
 
 class Failures:
@@ -93,7 +86,7 @@ def chunks_in_groups(
             target.fill(box, part, layout.fill_value)
         for chunk in chunks:
             _check_size(layout, chunk)
-        yield from split(chunks, most_bytes + most_bytes // 4, encoded)
+        yield from in_batches(chunks, most_bytes + most_bytes // 4, encoded)
 
 
 def _check_size(layout: ArrayLayout, chunk: StoredChunk) -> None:

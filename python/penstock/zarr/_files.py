@@ -16,8 +16,9 @@ from typing import Any
 
 import penstock
 from penstock._core.arrays import settle
+from penstock._core.small_files import sync_folder
 
-__all__ = ["MISSING", "HandleCache", "Lease", "files_at_once", "sync_folder", "write_file", "write_memory"]
+__all__ = ["MISSING", "HandleCache", "Lease", "files_at_once", "write_file", "write_memory"]
 
 # Exceptions raised by opening a path if the store has no value for the key.
 MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError, penstock.NotAFile)
@@ -217,15 +218,6 @@ def _make_folders(folder: str) -> list[str]:
         at = os.path.dirname(at)
     os.makedirs(folder or ".", exist_ok=True)
     return [os.path.dirname(made) or "." for made in missing]
-
-
-def sync_folder(folder: str) -> None:
-    """Flushes a folder's entries to disk. Blocks. Raises OSError."""
-    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_if_there(path: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
@@ -16,21 +14,13 @@ import penstock
 from penstock._core.errors import without_url_secrets
 from penstock.zarr._files import HandleCache
 from penstock.zarr._store3 import DEFAULT_OPEN_FILES, GatheringStore, _Request, check
+from penstock.zarr._threads import Pool
 
 __all__ = ["RemoteStore"]
 
 _MOST_OPENED_AT_ONCE = 64  # each open waits for its server's response
 
-_openers: ThreadPoolExecutor
-
-
-def _make_openers() -> None:
-    global _openers
-    _openers = ThreadPoolExecutor(_MOST_OPENED_AT_ONCE, "penstock-zarr-open")
-
-
-_make_openers()
-os.register_at_fork(after_in_child=_make_openers)  # threads do not survive a fork
+_openers = Pool(_MOST_OPENED_AT_ONCE, "penstock-zarr-open")
 
 
 class _Objects(HandleCache):

@@ -8,7 +8,6 @@ import os
 import shutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from penstock._core.arrays.library import Library
 from penstock._core.forks import forkable_lock
 from penstock.zarr._files import MISSING, HandleCache, Lease, write_file
 from penstock.zarr._reads import Outcome, Read, start_reads
+from penstock.zarr._threads import Pool
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -95,16 +95,7 @@ def _clipped(byte_range: ByteRequest | None, size: int) -> tuple[int, int]:
 
 
 # Opens files for all stores. The loop's own executor is not used, because it would wake the loop after every call.
-_openers: ThreadPoolExecutor
-
-
-def _make_openers() -> None:
-    global _openers
-    _openers = ThreadPoolExecutor(thread_name_prefix="penstock-zarr")
-
-
-_make_openers()
-os.register_at_fork(after_in_child=_make_openers)  # threads do not survive a fork
+_openers = Pool(None, "penstock-zarr")
 
 
 class _Gatherer:

@@ -15,7 +15,7 @@ from penstock.zarr._codecs import crc32c
 from penstock.zarr._files import MISSING, files_at_once
 from penstock.zarr._reads import Read, start_reads
 
-__all__ = ["ChunkFiles", "StoredChunk", "damaged", "groups", "split"]
+__all__ = ["ChunkFiles", "StoredChunk", "damaged", "groups"]
 
 _FIRST_FILES = 16 # number of files in the first group
 _MOST_CHUNKS = 8192  # per group: bookkeeping for a chunk and its reads takes about 1 KiB
@@ -68,21 +68,6 @@ def groups(parts: Iterable[ChunkPart], most_bytes: int, cost: Callable[[ChunkPar
         total += adds
     if group:
         yield group
-
-
-def split(chunks: Sequence[StoredChunk], most_bytes: int, cost: Callable[[StoredChunk], int]) -> Iterator[list[StoredChunk]]:
-    """Splits chunks into lists: only a list with a single chunk may exceed most_bytes. Sizes in a shard's index may be wrong."""
-    some: list[StoredChunk] = []
-    total = 0
-    for chunk in chunks:
-        adds = cost(chunk)
-        if some and total + adds > most_bytes:
-            yield some
-            some, total = [], 0
-        some.append(chunk)
-        total += adds
-    if some:
-        yield some
 
 
 @dataclass(frozen=True)
