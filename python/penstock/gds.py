@@ -19,12 +19,12 @@ import errno
 import itertools
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import penstock
 from penstock import _native
 from penstock._core.arrays import settle
+from penstock._core.closable import Closable
 from penstock._core.file_facts import mode_of
 from penstock._core.forks import forkable_lock
 from penstock._core.small_files import open_file
@@ -87,7 +87,7 @@ def gds_deregister_buffer(s: Any) -> None:
         raise RuntimeError(f"gds_deregister_buffer: the storage at {address:#x} is not registered")
 
 
-class GdsFile:
+class GdsFile(Closable):
     """A file for loading and saving whole storages. A context manager. Thread-safe, except for close().
 
     - `filename`, `flags`: the arguments.
@@ -161,14 +161,6 @@ class GdsFile:
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
-
-    def __enter__(self) -> GdsFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):

@@ -17,10 +17,10 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from . import _native
+from ._core.closable import Closable
 from ._core.errors import Closed, Error, InvalidArgument
 from ._tensors.device_map import Places
 from ._tensors.errors import SafetensorError
@@ -79,7 +79,7 @@ class UnknownTensor(NamedTuple):
     file: str
 
 
-class GGUFFile:
+class GGUFFile(Closable):
     """An open GGUF model: one file, or several named like "name-00001-of-00003.gguf". Pass any of them.
 
     A context manager. Thread-safe. A file of a split model with any other name is rejected.
@@ -108,12 +108,6 @@ class GGUFFile:
         except BaseException:
             self._stack.close()
             raise
-
-    def __enter__(self) -> GGUFFile:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<penstock.gguf.GGUFFile {self.files[0]!r}, {len(self.tensors)} tensors>"

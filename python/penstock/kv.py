@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from . import _native
@@ -163,7 +162,7 @@ class Store:
             raise Closed(f"the store {self.folder} is closed", code="closed", filename=self.folder)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

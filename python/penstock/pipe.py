@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from . import _native
+from ._core.closable import Closable
 from ._core.converters import memory_of, register_converter
 from ._core.plan import size_words
 from ._core.tensor_facts import Room, TensorFacts, array_of, buffers_of, bytes_of, describe, facts_of, seconds_of, streams_for, targets_of
@@ -259,7 +259,7 @@ class Descriptor:
         return StreamedMessage(self.metadata, self.payloads, room.arrays() if room is not None else buffers or [], told, ended)
 
 
-class Pipe:
+class Pipe(Closable):
     """One end of a pipe. Thread-safe. Dropping the object closes the pipe."""
 
     def __init__(self, native: _native._Pipe) -> None:
@@ -391,14 +391,8 @@ class Pipe:
         """Closes the pipe. Operations in progress fail with Closed. Queued messages are still sent if the peer receives them within 10 s."""
         self._native.close()
 
-    def __enter__(self) -> Pipe:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-
-class Listener:
+class Listener(Closable):
     """Accepts connections. Thread-safe. Dropping the listener closes it; its pipes stay open.
 
     `url` is the address that other processes connect to.
@@ -420,12 +414,6 @@ class Listener:
     def close(self) -> None:
         """Stops listening. Accepted pipes stay open."""
         self._native.close()
-
-    def __enter__(self) -> Listener:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
 
 def _room_of(

@@ -7,7 +7,7 @@ import importlib
 import sys
 import threading
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from .library import library_attribute
@@ -25,7 +25,7 @@ class Installed:
     def __enter__(self) -> Installed:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         uninstall()
 
     def __repr__(self) -> str:

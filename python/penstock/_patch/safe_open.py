@@ -13,7 +13,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any
 
 from .. import _native
@@ -72,7 +71,7 @@ class safe_open:
     def __enter__(self) -> safe_open:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._closed = True
         loader, self._loader = self._loader, None
         if loader is not None:
@@ -81,7 +80,7 @@ class safe_open:
             self._file.end()
         if self._noted is not None:
             self._noted.stop_reading_on()
-        self._inner.__exit__(kind, value, traceback)
+        self._inner.__exit__(*error)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

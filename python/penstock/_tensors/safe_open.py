@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any
 
 from .. import _native
@@ -67,7 +66,7 @@ class safe_open:
     def __enter__(self) -> safe_open:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._opened = None  # slices may still use it
 
     @property

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from .. import _native, pipe
 from .._core.batches import in_batches
+from .._core.closable import Closable
 from .._core.errors import Error, InvalidArgument, TimedOut
 from .._core.futures import FIRST_COMPLETED, wait
 from .._core.pieces import remade
@@ -100,7 +100,7 @@ def load_weights(
         return receiver.load(newer_than=newer_than, at_least=at_least, timeout=timeout)
 
 
-class WeightsReceiver:
+class WeightsReceiver(Closable):
     """Loads weights repeatedly over persistent connections, for a process that follows a trainer. Only one thread at a time may use it.
 
     The arguments are the same as for `load_weights()`. The receiver connects on first use, and reconnects after an error.
@@ -184,12 +184,6 @@ class WeightsReceiver:
     def _hang_up(self) -> None:
         for each in self._lines:
             each.close()
-
-    def __enter__(self) -> WeightsReceiver:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     @contextlib.contextmanager
     def _version(self, newer_than: int | None, at_least: int, deadline: float) -> Iterator[tuple[int, bool]]:

@@ -6,10 +6,10 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any
 
 from .. import pipe
+from .._core.closable import Closable
 from .._core.errors import InvalidArgument
 from ._deadline import until
 from ._held import Holder, Parts, names_of
@@ -69,7 +69,7 @@ def _check_version(version: Any) -> None:
         raise InvalidArgument(f"version is {version!r}, which is not an integer of 0 or more", code="invalid_argument")
 
 
-class WeightsServer:
+class WeightsServer(Closable):
     """The server that `serve_weights()` returns. Thread-safe. A context manager; dropping it closes it.
 
     `url` is the address that receivers connect to.
@@ -171,12 +171,6 @@ class WeightsServer:
             return Version(number, held, None, before)
         snapshot = self._versions.free_snapshot(self._snapshots, deadline)
         return Version(number, snapshot.take(held), snapshot, before)
-
-    def __enter__(self) -> WeightsServer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<penstock.weights.WeightsServer of version {self.version} at {self.url}>"
