@@ -1,4 +1,4 @@
-"""Checks of buffers that KvikIO performs in addition to Penstock's own."""
+"""Checks of buffers and numbers that KvikIO performs in addition to Penstock's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ import penstock
 from penstock._core.arrays import library_of
 from penstock._core.devices import is_gpu
 
-__all__ = ["is_device_memory", "require_device_memory", "settle"]
+__all__ = ["check_not_negative", "is_device_memory", "require_device_memory", "settle"]
+
+
+def check_not_negative(**values: int | None) -> None:
+    """Raises OverflowError, which names the argument, for a negative number. Accepts None."""
+    for name, value in values.items():
+        if value is not None and value < 0:
+            raise OverflowError(f"{name}: can't convert negative value {value}")
 
 
 def is_device_memory(buf: Any) -> bool:

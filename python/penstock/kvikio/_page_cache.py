@@ -12,6 +12,7 @@ from typing import Iterator
 
 from penstock import _native
 from penstock._core.small_files import open_file
+from penstock.kvikio._buffer_checks import check_not_negative
 from penstock.kvikio.utils import kvikio_deprecation_notice
 
 __all__ = ["clear_page_cache", "drop_file_page_cache", "drop_system_page_cache", "get_page_cache_info"]
@@ -31,7 +32,7 @@ def get_page_cache_info(file: File, offset: int = 0, length: int = 0) -> tuple[i
 
     Raises RuntimeError ("Unable to open file"), ValueError if file is anything else, and OverflowError for a negative number.
     """
-    _check_range(offset, length)
+    check_not_negative(offset=offset, length=length)
     with _descriptor_of(file) as descriptor:
         file_bytes = os.fstat(descriptor).st_size
         first = min(offset, file_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
@@ -51,7 +52,7 @@ def drop_file_page_cache(file: File, offset: int = 0, length: int = 0, sync_firs
 
     Other arguments and errors are as for get_page_cache_info().
     """
-    _check_range(offset, length)
+    check_not_negative(offset=offset, length=length)
     with _descriptor_of(file) as descriptor:
         if sync_first:
             os.fdatasync(descriptor)
@@ -98,12 +99,6 @@ def _descriptor_of(file: File) -> Iterator[int]:
             os.close(descriptor)
     else:
         raise ValueError(f"file must be a path, a file descriptor or a file object, not {type(file).__name__}")
-
-
-def _check_range(offset: int, length: int) -> None:
-    for name, value in (("offset", offset), ("length", length)):
-        if value < 0:
-            raise OverflowError(f"{name}: can't convert negative value {value}")
 
 
 def _pages(length: int) -> int:

@@ -15,17 +15,17 @@ import errno
 import fcntl
 import functools
 import os
-from types import TracebackType
 from typing import Any, Callable, Literal, TypeVar
 
 import penstock
 from penstock import _native
+from penstock._core.closable import Closable
 from penstock._core.file_facts import mode_of
 from penstock._core.forks import forkable_lock
 from penstock._core.small_files import open_file
 from penstock.kvikio import _log, defaults, statistics
 from penstock.kvikio._bounce_buffers import note_transfer
-from penstock.kvikio._buffer_checks import is_device_memory, require_device_memory, settle
+from penstock.kvikio._buffer_checks import check_not_negative, is_device_memory, require_device_memory, settle
 from penstock.kvikio._page_cache import clear_page_cache, drop_file_page_cache, drop_system_page_cache, get_page_cache_info
 
 __all__ = [
@@ -104,7 +104,7 @@ class IOFutureStream:
         return _attempt(self._name, lambda: _count(self._counted, self._result.wait, True))
 
 
-class CuFile:
+class CuFile(Closable):
     """A file that you read and write at offsets, using host or device memory. A context manager. Thread-safe, except for close()."""
 
     def __init__(self, file: str | os.PathLike[str], flags: str = "r") -> None:
@@ -181,14 +181,6 @@ class CuFile:
         if probe >= 0:
             os.close(probe)
         return probe >= 0
-
-    def __enter__(self) -> "CuFile":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
@@ -394,8 +386,7 @@ def _can_be_direct(file: penstock.File, is_write: bool) -> bool:
 def _check_task_size(task_size: int | None) -> None:
     if task_size is None:
         return
-    if task_size < 0:
-        raise OverflowError(f"task_size: can't convert negative value {task_size}")
+    check_not_negative(task_size=task_size)
     if task_size == 0:
         raise ValueError("task_size must be a positive integer, not 0")
     defaults.tell_of_unused("task_size", task_size)

@@ -7,7 +7,6 @@ initially have the values in cufile.json (in KiB). New values are checked and st
 from __future__ import annotations
 
 import atexit
-import operator
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -17,7 +16,7 @@ from penstock._core.forks import forkable_lock
 from penstock._cufile.settings import Settings, read_settings
 
 from . import defaults
-from ._config import ConfigContextManager, wanted_values
+from .defaults import ConfigContextManager, check_count, wanted_values
 
 __all__ = [
     "ConfigContextManager",
@@ -84,7 +83,7 @@ class DriverProperties:
 
     @poll_thresh_size.setter
     def poll_thresh_size(self, kib: int) -> None:
-        self._change("poll_thresh_size", _kib("poll_thresh_size", kib))
+        self._change("poll_thresh_size", check_count("poll_thresh_size", kib))
 
     @property
     def max_device_cache_size(self) -> int:
@@ -93,7 +92,7 @@ class DriverProperties:
 
     @max_device_cache_size.setter
     def max_device_cache_size(self, kib: int) -> None:
-        self._change("max_device_cache_size", _kib("max_device_cache_size", kib))
+        self._change("max_device_cache_size", check_count("max_device_cache_size", kib))
 
     @property
     def max_pinned_memory_size(self) -> int:
@@ -102,7 +101,7 @@ class DriverProperties:
 
     @max_pinned_memory_size.setter
     def max_pinned_memory_size(self, kib: int) -> None:
-        self._change("max_pinned_memory_size", _kib("max_pinned_memory_size", kib))
+        self._change("max_pinned_memory_size", check_count("max_pinned_memory_size", kib))
 
     def _change(self, name: str, value: int) -> None:
         if value != getattr(self, name):
@@ -201,13 +200,6 @@ def _attempt(call: Callable[[], Outcome]) -> Outcome:
         return call()
     except cufile.cuFileError as error:
         raise RuntimeError(str(error)) from error
-
-
-def _kib(name: str, value: int) -> int:
-    size = operator.index(value)
-    if size < 0:
-        raise OverflowError(f"{name}: can't convert negative value {size}")
-    return size
 
 
 def _apply(wanted: dict[str, Any]) -> dict[str, Any]:

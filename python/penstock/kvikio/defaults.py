@@ -21,8 +21,6 @@ from typing import Any, Callable, NamedTuple, overload
 import penstock
 from penstock._core.forks import forkable_lock
 
-from ._config import ConfigContextManager, wanted_values
-
 __all__ = [
     "CompatMode",
     "ConfigContextManager",
@@ -65,6 +63,29 @@ class CompatMode(enum.IntEnum):
     OFF = 0
     ON = 1
     AUTO = 2
+
+
+class ConfigContextManager:
+    """The result of set(). At the end of a with block, it restores the earlier values. Created by set() only."""
+
+    def __init__(self, apply: Callable[[dict[str, Any]], object], earlier: dict[str, Any]) -> None:
+        self._apply = apply
+        self._earlier = earlier
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        self._apply(self._earlier)
+
+
+def wanted_values(config: tuple[Any, ...]) -> dict[str, Any]:
+    """Returns the settings that the arguments of set() request: set(name, value) or set({name: value}). Raises ValueError for other arguments."""
+    if len(config) == 1 and isinstance(config[0], dict):
+        return dict(config[0])
+    if len(config) == 2 and isinstance(config[0], str):
+        return {config[0]: config[1]}
+    raise ValueError("Valid arguments are set(config: dict) or set(key: str, value: Any)")
 
 
 @overload
@@ -236,7 +257,7 @@ class _Setting(NamedTuple):
     parse: Callable[[str, str], Any]  # (variable, its value) -> parsed value
 
 
-def _check_count(name: str, value: Any) -> int:
+def check_count(name: str, value: Any) -> int:
     count = operator.index(value)
     if count < 0:
         raise OverflowError(f"{name}: can't convert negative value {count}")
@@ -244,7 +265,7 @@ def _check_count(name: str, value: Any) -> int:
 
 
 def _check_positive(name: str, value: Any) -> int:
-    count = _check_count(name, value)
+    count = check_count(name, value)
     if count == 0:
         raise ValueError(f"{name} must be a positive integer, not 0")
     return count
@@ -266,7 +287,7 @@ def _check_compat_mode(name: str, value: Any) -> CompatMode:
 
 
 def _check_codes(name: str, value: Any) -> list[int]:
-    return [_check_count(name, code) for code in value]
+    return [check_count(name, code) for code in value]
 
 
 def _parse_integer(check: Callable[[str, Any], int]) -> Callable[[str, str], int]:
@@ -299,7 +320,7 @@ def _parse_compat_mode(variable: str, text: str) -> CompatMode:
 
 def _parse_codes(variable: str, text: str) -> list[int]:
     try:
-        return [_check_count(variable, int(code)) for code in text.split(",")]
+        return [check_count(variable, int(code)) for code in text.split(",")]
     except (ValueError, OverflowError):
         raise ValueError(f"{variable}={text}: not a list of integers") from None
 
@@ -309,7 +330,7 @@ _OFF_WORDS = ("off", "false", "no", "0")
 
 
 def _counted(initial: int, *variables: str, zero: bool = False) -> _Setting:
-    check = _check_count if zero else _check_positive
+    check = check_count if zero else _check_positive
     return _Setting(variables, initial, check, _parse_integer(check))
 
 

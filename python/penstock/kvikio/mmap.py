@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from penstock.kvikio._buffer_checks import check_not_negative
 from penstock.kvikio.cufile import CuFile, IOFuture
 
 __all__ = ["Mmap"]
@@ -33,7 +34,7 @@ class Mmap:
             raise ValueError("File-backed mmap write is not supported")
         if flags[:1] != "r":
             raise ValueError(f"Unknown file open flag {flags!r}")
-        _check_not_negative(initial_map_size=initial_map_size, initial_map_offset=initial_map_offset)
+        check_not_negative(initial_map_size=initial_map_size, initial_map_offset=initial_map_offset)
         self._file = CuFile(file_path, "r")
         self._file._backend = "MMAP"
         try:
@@ -79,7 +80,7 @@ class Mmap:
     def _checked(self, size: int | None, offset: int) -> int:
         if self.closed():
             raise RuntimeError("Cannot read from a closed MmapHandle")
-        _check_not_negative(size=size, offset=offset)
+        check_not_negative(size=size, offset=offset)
         file_bytes = self.file_size()
         if offset > file_bytes:
             raise IndexError(f"Offset is past the end of file: {offset} of {file_bytes} bytes")
@@ -99,12 +100,6 @@ def _region(file_bytes: int, size: int | None, offset: int) -> tuple[int, int]:
     if offset + length > file_bytes:
         raise IndexError(f"Mapped region is past the end of file: {offset} to {offset + length} of {file_bytes} bytes")
     return offset, length
-
-
-def _check_not_negative(**values: int | None) -> None:
-    for name, value in values.items():
-        if value is not None and value < 0:
-            raise OverflowError(f"{name}: can't convert negative value {value}")
 
 
 def __dir__() -> list[str]:

@@ -16,14 +16,14 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 import penstock
 from penstock import _native
 from penstock._native import _RemoteRetries
 from penstock.kvikio import _log, defaults
-from penstock.kvikio._buffer_checks import settle
+from penstock.kvikio._buffer_checks import check_not_negative, settle
+from penstock._core.closable import Closable
 from penstock.kvikio.cufile import IOFuture, _nbytes
 
 __all__ = ["RemoteEndpointType", "RemoteFile", "infer_remote_endpoint_type", "is_remote_file_available"]
@@ -98,7 +98,7 @@ def _shown(url: str) -> str:
     return _native.shown_name(url)[:200]
 
 
-class RemoteFile:
+class RemoteFile(Closable):
     """An object on a server. You read it at offsets, into host or device memory. Created by open() and the other class methods. Thread-safe."""
 
     def __init__(
@@ -248,12 +248,6 @@ class RemoteFile:
     def close(self) -> None:
         """Does nothing, as in KvikIO: the object is released when this file is deleted."""
 
-    def __enter__(self) -> RemoteFile:
-        return self
-
-    def __exit__(self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None) -> None:
-        self.close()
-
     def __str__(self) -> str:
         return f'<RemoteFile "{self._url}">'
 
@@ -277,9 +271,7 @@ class RemoteFile:
 
     def pread(self, buf: Any, size: int | None = None, file_offset: int = 0) -> IOFuture:
         """Starts reading and returns at once. Otherwise like read()."""
-        for name, value in (("size", size), ("file_offset", file_offset)):
-            if value is not None and value < 0:
-                raise OverflowError(f"{name}: can't convert negative value {value}")
+        check_not_negative(size=size, file_offset=file_offset)
         wanted = _nbytes(buf) if size is None else size
         there = self.nbytes()
         if file_offset + wanted > there:

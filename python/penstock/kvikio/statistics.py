@@ -11,7 +11,6 @@ import itertools
 import json
 import time
 import weakref
-from types import TracebackType
 from typing import Any, TypedDict
 
 from penstock._core.forks import forkable_lock
@@ -189,9 +188,7 @@ class SummaryMonitor:
     def __enter__(self) -> SummaryMonitor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     # Call these with _lock held.

@@ -10,7 +10,6 @@ import pathlib
 import re
 import threading
 import warnings
-from types import TracebackType
 from typing import Any, Callable, TypeVar
 
 from penstock._core.forks import forkable_lock
@@ -102,9 +101,7 @@ class LocalHttpServer:
         self._limit.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._limit.cancel()
         self._server.shutdown()
         self._thread.join()
