@@ -13,7 +13,7 @@ from .converters import Converter, converter_of, memory_of
 from .devices import device_name, is_gpu, is_torch_device, known_device
 from .errors import InvalidArgument
 from .libraries import choose_library
-from .numpy_dtypes import dtype_of
+from .numpy_types import dtype_of
 
 if TYPE_CHECKING:
     from .arrays.library import Library  # adapters are imported on first use

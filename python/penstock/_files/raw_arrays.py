@@ -193,7 +193,7 @@ def _in_c_order(array: Any) -> Any:
     if hasattr(array, "is_contiguous") and hasattr(array, "contiguous"):  # such as PyTorch's
         return array.contiguous()
     if "numpy.ma" in sys.modules:
-        from .._core.numpy_masks import mask_problem_of
+        from .._core.numpy_types import mask_problem_of
 
         problem = mask_problem_of(array)
         if problem is not None:

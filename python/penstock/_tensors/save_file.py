@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _native
-from .._core.arrays import ARRAYS, library_of
+from .._core.arrays import library_for
 from .._core.arrays.library import Library
 from .._core.devices import is_gpu
 from .._core.errors import BufferError, InvalidArgument
@@ -106,9 +106,7 @@ def tensor_of(name: Any, value: Any) -> Tensor:
     Raises SafetensorError if the format does not support the value's type or layout, BufferError if the value has no memory (on PyTorch's meta device
     NotImplementedError, as the safetensors library does), and TypeError if it is not a tensor.
     """
-    library = library_of(value)
-    if library is None:
-        raise TypeError(f'tensor "{name}" must be {ARRAYS}, not {type(value).__name__}')
+    library = library_for(f'tensor "{name}"', value)
     if not library.indexes:
         return Tensor("U8", (value.nbytes,), value.nbytes, value)
     _check(name, value, library.problem_of(value, wrappers=True))

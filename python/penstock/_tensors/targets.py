@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._core.arrays import ARRAYS, library_of
+from .._core.arrays import library_for
 from .._core.arrays.library import Library
 from .frameworks import Framework, framework_on
 
@@ -52,7 +52,4 @@ _places: dict[tuple[str, str], Framework] = {}
 
 def target_of(name: str, value: Any) -> Target:
     """Describes a target. Raises TypeError if it is not a tensor."""
-    library = library_of(value)
-    if library is None:
-        raise TypeError(f'target "{name}" must be {ARRAYS}, not {type(value).__name__}')
-    return Target(library, value)
+    return Target(library_for(f'target "{name}"', value), value)

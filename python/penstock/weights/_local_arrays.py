@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .._core.arrays import ARRAYS, library_of
+from .._core.arrays import library_for
 from .._core.arrays.library import Library, View
 from .._core.boxes import Box
 from .._core.packing import aligned
@@ -61,10 +61,7 @@ class Local:
 
 def local_of(name: str, value: Any) -> Local:
     """Returns the array as a Local. Raises TypeError if the value is not an array."""
-    library = library_of(value)
-    if library is None:
-        raise TypeError(f'"{name}" must be {ARRAYS}, not {type(value).__name__}')
-    return Local.of(library, value)
+    return Local.of(library_for(f'"{name}"', value), value)
 
 
 # --- copies of several arrays

@@ -13,10 +13,7 @@ from typing import Any
 from ..libraries import LIBRARIES
 from .library import Library
 
-__all__ = ["ARRAYS", "library_named", "library_of", "settle"]
-
-ARRAYS = "a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer"  # for errors
-
+__all__ = ["library_for", "library_named", "library_of", "settle"]
 
 _adapters: dict[str, Library] = {}
 _owners: dict[type, Library] = {}  # the adapters for the types of arrays seen so far
@@ -42,6 +39,14 @@ def library_of(value: Any) -> Library | None:
                 _owners[type(value)] = library
                 return library
     return None
+
+
+def library_for(what: str, value: Any) -> Library:
+    """Returns the adapter for an array. Raises TypeError, which starts with `what`, if no library supports the value."""
+    found = library_of(value)
+    if found is None:
+        raise TypeError(f"{what} must be a PyTorch tensor, a NumPy or CuPy array, or a penstock.DeviceBuffer, not {type(value).__name__}")
+    return found
 
 
 def settle(value: Any) -> None:

@@ -226,7 +226,7 @@ class Library:
         return None
 
     def stream_at(self, handle: int, device: str) -> Any:
-        """Returns the stream with a CUDA handle."""
+        """Returns the stream with a CUDA handle; 0 is the default stream."""
         raise NotImplementedError
 
     def new_stream(self, device: str) -> Any:

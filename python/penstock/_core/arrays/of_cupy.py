@@ -11,7 +11,7 @@ import cupy
 
 from ... import _native
 from ..devices import number_of
-from ..numpy_dtypes import dtype_of
+from ..numpy_types import dtype_of
 from .library import Arena, Facts, Library, View, is_alive
 from .of_numpy import PLAIN, facts_of, numpy_dtype, overlap_of, size_problem_of
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ... import _native
-from ..numpy_dtypes import dtype_of
-from ..numpy_masks import mask_problem_of
+from ..numpy_types import dtype_of, mask_problem_of
 from ..overlaps import OVERLAP, may_overlap
 from .library import SURE_DIMENSIONS, Arena, Facts, HostArena, Library, View, is_alive
 

@@ -13,7 +13,7 @@ import torch
 
 from ... import _native
 from ..devices import is_gpu, name_for_torch
-from ..numpy_dtypes import dtype_of
+from ..numpy_types import dtype_of
 from ..torch_memory import copy_into, is_wrapper, plain_copy, problem_of, target_problem_of
 from .library import Arena, Facts, Library, View
 
@@ -220,7 +220,7 @@ class Torch(Library):
         return torch.cuda.current_stream(device)
 
     def stream_at(self, handle: int, device: str) -> Any:
-        return torch.cuda.ExternalStream(handle, device)
+        return torch.cuda.ExternalStream(handle, device) if handle else torch.cuda.default_stream(device)  # ExternalStream(0) is another stream
 
     def new_stream(self, device: str) -> Any:
         return torch.cuda.Stream(device)
