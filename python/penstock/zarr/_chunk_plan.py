@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -164,6 +164,9 @@ class Pattern:
         return self.runs > 1 and self.run_bytes < SMALLEST_RUN_BYTES
 
 
+_Patterns = dict[tuple[tuple[int, int], ...], Pattern]  # by the part's place in the chunk
+
+
 class ChunkPart(NamedTuple):
     """The selected part of a chunk."""
 
@@ -199,21 +202,21 @@ def chunk_parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
     """Yields the parts of a region, grouped by file. Yields nothing for an empty region."""
     if 0 in region.lengths:
         return
-    yield from _parts(layout, region)
-
-
-def _parts(layout: ArrayLayout, region: Region) -> Iterator[ChunkPart]:
     strides = _strides(region.lengths, layout.dtype.itemsize)
     axes = [_pieces(*each) for each in zip(region.start, region.lengths, layout.chunk_shape, strides)]
-    patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
+    yield from _parts(layout, region, _by_file(axes, layout.shards), {})
+
+
+def _parts(layout: ArrayLayout, region: Region, chunks: Iterable[tuple[_Piece, ...]], patterns: _Patterns, name: str | None = None) -> Iterator[ChunkPart]:
+    """Yields a part for each chunk's pieces. `name`: the name of their file; None: determined for each chunk."""
     # Microseconds matter here: transferring a 1 MiB chunk over a link takes 20.
-    for pieces in _by_file(axes, layout.shards):
+    for pieces in chunks:
         chunk, place, offsets, outer = zip(*pieces) if pieces else ((), (), (), ())
         pattern = patterns.get(place)
         if pattern is None:
             pattern = patterns[place] = _pattern(layout, region, place)
-        name, slot = _file_of(layout, chunk)
-        yield ChunkPart(name, slot, chunk, pattern, sum(offsets), outer)
+        slot = 0 if layout.shards is None else _slot(chunk, layout.shards)
+        yield ChunkPart(name or _file_of(layout, chunk), slot, chunk, pattern, sum(offsets), outer)
 
 
 def _by_file(axes: Sequence[list[_Piece]], shards: Shards | None) -> Iterator[tuple[_Piece, ...]]:
@@ -238,27 +241,20 @@ class FileParts:
         self._layout = layout
         self._region = Region((0,) * len(lengths), lengths, ())
         self._strides = _strides(lengths, layout.dtype.itemsize)
-        self._patterns: dict[tuple[tuple[int, int], ...], Pattern] = {}
+        self._patterns: _Patterns = {}
 
     def of(self, name: str, ranges: Sequence[tuple[int, int, int]]) -> Iterator[ChunkPart]:
-        """Yields a file's parts. `ranges` contains, for each axis, the first element in the file, the count, and the first element in the result."""
+        """Returns a file's parts. `ranges` contains, for each axis, the first element in the file, the count, and the first element in the result."""
         layout = self._layout
         axes = [_pieces(first, length, size, stride, to) for (first, length, to), size, stride in zip(ranges, layout.chunk_shape, self._strides)]
-        for pieces in itertools.product(*axes):
-            chunk, place, offsets, outer = zip(*pieces) if pieces else ((), (), (), ())
-            pattern = self._patterns.get(place)
-            if pattern is None:
-                pattern = self._patterns[place] = _pattern(layout, self._region, place)
-            slot = 0 if layout.shards is None else _slot(chunk, layout.shards)
-            yield ChunkPart(name, slot, chunk, pattern, sum(offsets), outer)
+        return _parts(layout, self._region, itertools.product(*axes), self._patterns, name)
 
 
-def _file_of(layout: ArrayLayout, chunk: tuple[int, ...]) -> tuple[str, int]:
-    """Returns the name of a chunk's file, and the chunk's position in that file's index."""
+def _file_of(layout: ArrayLayout, chunk: tuple[int, ...]) -> str:
+    """Returns the name of a chunk's file."""
     if layout.shards is None:
-        return layout.chunk_name(chunk), 0
-    coordinates = tuple(index // count for index, count in zip(chunk, layout.shards.chunks))
-    return layout.chunk_name(coordinates), _slot(chunk, layout.shards)
+        return layout.chunk_name(chunk)
+    return layout.chunk_name(tuple(index // count for index, count in zip(chunk, layout.shards.chunks)))
 
 
 def _slot(chunk: tuple[int, ...], shards: Shards) -> int:
