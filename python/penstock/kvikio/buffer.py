@@ -10,8 +10,8 @@ from penstock._core.forks import forkable_lock
 from penstock._cufile.codes import OpError, cuFileError
 from penstock._cufile.driver import driver
 from penstock._cufile.library import calls, words
-from penstock.kvikio._bounce_buffers import free
-from penstock.kvikio._buffer_checks import require_device_memory
+from penstock.kvikio import defaults
+from penstock.kvikio._buffer_checks import is_device_memory, require_device_memory
 
 __all__ = ["bounce_buffer_free", "memory_deregister", "memory_register"]
 
@@ -116,7 +116,38 @@ def bounce_buffer_free() -> int:
     If the program has set bounce_buffer_size, this returns the same number as KvikIO: the size of one buffer for each thread that KvikIO would have
     used since then. penstock.stats()["pinned_bytes"] is the amount of pinned memory that Penstock has allocated.
     """
-    return free()
+    global _count
+    freed = penstock.trim()
+    with _lock:
+        counted, _count = _size * _count, 0
+        told = _size if defaults.get("bounce_buffer_size") != defaults.default_of("bounce_buffer_size") else 0
+    return counted if counted or told else freed
+
+
+# KvikIO keeps a buffer of bounce_buffer_size for each of its threads that has accessed device memory, and frees all of these buffers when the size
+# changes.
+_lock = forkable_lock()
+_size = 0  # size of each buffer; guarded by _lock, like _count
+_count = 0
+
+
+def note_transfer(buf: Any, size: int | None) -> None:
+    """Counts the buffers of a transfer. If `size` is None, all of buf is transferred. Ignores objects that are not buffers."""
+    global _size, _count
+    bytes_of_each = defaults.current("bounce_buffer_size")
+    if bytes_of_each == defaults.default_of("bounce_buffer_size"):
+        return
+    try:
+        if not is_device_memory(buf):
+            return
+        nbytes = penstock._native.resolve(buf)[1] if size is None else size
+    except (TypeError, ValueError):
+        return
+    tasks = -(-nbytes // defaults.get("task_size"))
+    at_work = min(tasks, defaults.get("num_threads"))
+    with _lock:
+        _count = max(_count, at_work) if bytes_of_each == _size else at_work
+        _size = bytes_of_each
 
 
 def __dir__() -> list[str]:

@@ -24,8 +24,8 @@ from penstock._core.file_facts import mode_of
 from penstock._core.forks import forkable_lock
 from penstock._core.small_files import open_file
 from penstock.kvikio import _log, defaults, statistics
-from penstock.kvikio._bounce_buffers import note_transfer
 from penstock.kvikio._buffer_checks import check_not_negative, is_device_memory, require_device_memory, settle
+from penstock.kvikio.buffer import note_transfer
 from penstock.kvikio._page_cache import clear_page_cache, drop_file_page_cache, drop_system_page_cache, get_page_cache_info
 
 __all__ = [
