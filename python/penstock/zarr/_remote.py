@@ -137,13 +137,6 @@ class RemoteStore(GatheringStore, Store):
             self._files.forget(self._path(key))  # the object may have been replaced
             raise
 
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        """Like GDSStore.get_partial_values()."""
-        gets = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
-        return list(await asyncio.gather(*gets))
-
     async def exists(self, key: str) -> bool:
         return await asyncio.to_thread(self._size, key) is not None
 

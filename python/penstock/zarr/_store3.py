@@ -269,6 +269,14 @@ class GatheringStore:
                 gatherer = self._gatherers.setdefault(loop, _Gatherer(self))
         return gatherer
 
+    async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
+        raise NotImplementedError
+
+    async def get_partial_values(self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]) -> list[Buffer | None]:
+        """Returns the values of several keys or ranges, in order, read as one batch; None for each key that does not exist."""
+        gets = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+        return list(await asyncio.gather(*gets))
+
     def _path(self, key: str) -> str:
         """Returns the path of a key's value."""
         raise NotImplementedError
@@ -403,15 +411,6 @@ class GDSStore(GatheringStore, LocalStore):
         if not self._is_open:
             await self._open_once()
         return await self._gatherer().get(key, prototype or default_buffer_prototype(), byte_range)
-
-    async def get_partial_values(
-        self,
-        prototype: BufferPrototype,
-        key_ranges: Iterable[tuple[str, ByteRequest | None]],
-    ) -> list[Buffer | None]:
-        """Returns the values of several keys or ranges, in order, read as one batch; None for each key that does not exist."""
-        gets = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
-        return list(await asyncio.gather(*gets))
 
     def get_sync(
         self,
