@@ -27,7 +27,7 @@ def test_every_public_name_is_there(package: str) -> None:
         module.nonsense  # noqa: B018
 
 
-UNUSED = ("_core.plan", "kv", "pipe", "_files.load", "_tensors.save_file", "_tensors.safe_open", "_tensors.ranks", "_patch.install", "_tensors.into")
+UNUSED = ("_core.plan", "kv", "pipe", "_files.load", "_tensors.save_file", "_tensors.safe_open", "_tensors.ranks", "_patch.safetensors_library", "_tensors.into")
 
 
 def test_a_load_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def test_a_library_of_whatever_version_opens_files(installed: None, path: str, v
 
 def test_a_library_that_cannot_be_replaced_is_not_replaced_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.safe_open
-    monkeypatch.setattr("penstock._patch.install.library_attribute", lambda name: None)
+    monkeypatch.setattr("penstock._patch.safetensors_library.library_attribute", lambda name: None)
     with pytest.raises(ImportError, match="does not define safe_open"):
         install()
     assert library.safe_open is theirs.safe_open is before

@@ -1,4 +1,4 @@
-"""Handles the first `import safetensors` in a program started by `penstock run`: imports the library normally, then installs Penstock."""
+"""Handles the first `import safetensors` or `import kvikio` of a program started by `penstock run`: imports the library, then installs Penstock."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
+from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -14,30 +15,34 @@ from typing import Any
 
 __all__ = ["found", "report", "say"]
 
+_LIBRARIES = ("safetensors", "kvikio")
 
-def found(door: Any) -> ModuleSpec | None:
-    """Returns the spec of safetensors, or None if it is not installed. `door` is our finder, which is removed once the library has been looked up."""
+
+def found(door: Any, name: str) -> ModuleSpec | None:
+    """Returns the library's spec, or None if it is not installed. `door` is our finder, which no longer looks for a library that was found."""
     finders: list[Any] = sys.meta_path
     place = finders.index(door)
     del finders[place]
     try:
-        spec = find_spec("safetensors")
-    except BaseException:  # the program gets the same error as without Penstock
+        spec = find_spec(name)  # if this fails, the program gets the same error as without Penstock
+    finally:
         finders.insert(place, door)
-        raise
     if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
-        finders.insert(place, door)
         return None
-    loader: Any = _Loader(spec.loader)
+    loader: Any = _Loader(spec.loader, name)
     spec.loader = loader
+    door.names.remove(name)
+    if not door.names:
+        finders.remove(door)
     return spec
 
 
 class _Loader:
     """Loads the library with its own loader, and then installs Penstock."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, name: str) -> None:
         self._loader = loader
+        self._name = name
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -50,37 +55,36 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        _install()
+        _install(self._name)
 
 
-def _install() -> None:
+def _install(name: str) -> None:
     """Replaces the library that was just imported with Penstock. If that fails for any reason, the program continues without Penstock."""
     try:
         if find_spec("penstock") is None:
-            _import_beside()
-        import penstock.safetensors as door
-
-        door.install()
+            _import_beside(name)
+        import_module(f"penstock.{name}").install()
     except Exception as problem:
-        _warn(problem)
+        _warn(name, problem)
 
 
-def _warn(problem: Exception) -> None:
+def _warn(name: str, problem: Exception) -> None:
     """Warns once, with the reason, that Penstock was not installed. Never raises, even if the program turns warnings into errors."""
     with contextlib.suppress(Exception):
-        text = f"the safetensors library was not replaced with Penstock: {type(problem).__name__}: {problem}"
+        text = f"the {name} library was not replaced with Penstock: {type(problem).__name__}: {problem}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def report() -> None:
-    """Prints the safetensors line of PENSTOCK_LOG=summary when the program ends."""
-    if "safetensors" not in sys.modules:
+    """Prints what was replaced, for PENSTOCK_LOG=summary, when the program ends."""
+    if "safetensors" not in sys.modules and "kvikio" not in sys.modules:
         return say("penstock: safetensors was not used")
-    door = sys.modules.get("penstock._patch.install")
-    found = None if door is None else door.explain()
-    if found is not None and found.installed:
-        what = ", ".join(f"{name}: {count}" for name, count in sorted(found.counts.items())) or "it read nothing"
-        say(f"penstock: replaced safetensors {found.library}; {what}")
+    for name in _LIBRARIES:
+        door = sys.modules.get(f"penstock._patch.{name}_library")
+        found = None if door is None else door.explain()
+        if found is not None and found.installed:
+            what = ", ".join(f"{word}: {count}" for word, count in sorted(found.counts.items())) or "it read nothing"
+            say(f"penstock: replaced {name} {found.library}; {what}")
 
 
 def say(text: str) -> None:
@@ -93,11 +97,12 @@ def say(text: str) -> None:
         pass
 
 
-def _import_beside() -> None:
+def _import_beside(name: str) -> None:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if not os.path.exists(os.path.join(package, "__init__.py")):  # only the command is installed, without the package
         raise ImportError(
-            f"{sys.executable} lacks the penstock package. Install it there (pip install penstock), or set PENSTOCK_SAFETENSORS=0 if you do not need it"
+            f"{sys.executable} lacks the penstock package. Install it there (pip install penstock), or set PENSTOCK_{name.upper()}=0 if you "
+            "do not need it"
         )
     spec = spec_from_file_location("penstock", os.path.join(package, "__init__.py"), submodule_search_locations=[package])
     assert spec is not None and spec.loader is not None

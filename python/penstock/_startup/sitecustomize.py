@@ -1,7 +1,7 @@
-"""Runs in every Python process that `penstock run` starts, before the program: Penstock replaces the safetensors library when it is imported.
+"""Runs in every Python process that `penstock run` starts, before the program: Penstock replaces safetensors and KvikIO when they are imported.
 
 `penstock run` puts this folder in front of PYTHONPATH. Any sitecustomize that the interpreter would otherwise have found runs as well. Afterwards,
-the only cost is a lookup at the program's first `import safetensors`, or none with PENSTOCK_SAFETENSORS=0.
+the only cost is a lookup at the program's first `import safetensors` and `import kvikio`, or none with PENSTOCK_SAFETENSORS=0 and PENSTOCK_KVIKIO=0.
 """
 
 # This runs in every Python process, so it is short and imports only modules that the interpreter has already loaded.
@@ -14,9 +14,11 @@ _folder = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Door:
+    names = [name for name in ("safetensors", "kvikio") if os.environ.get("PENSTOCK_" + name.upper()) != "0"]
+
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != "safetensors":
+        if name not in _Door.names:
             return None
         try:
             door = _door()  # type: ignore[no-untyped-call]
@@ -24,7 +26,7 @@ class _Door:
             if _Door in sys.meta_path:
                 sys.meta_path.remove(_Door)
             return None
-        return door.found(_Door)
+        return door.found(_Door, name)
 
 
 def _door():  # type: ignore[no-untyped-def]
@@ -34,7 +36,7 @@ def _door():  # type: ignore[no-untyped-def]
     return found
 
 
-if os.environ.get("PENSTOCK_SAFETENSORS") != "0":
+if _Door.names:
     sys.meta_path.insert(0, _Door)
     if os.environ.get("PENSTOCK_LOG") == "summary":
         import atexit

@@ -48,8 +48,10 @@ __all__ = [
     "defaults",
     "drop_file_page_cache",
     "drop_system_page_cache",
+    "explain",
     "get_page_cache_info",
     "infer_remote_endpoint_type",
+    "install",
     "is_remote_file_available",
     "kvikio_deprecation_notice",
     "memory_deregister",
@@ -60,6 +62,7 @@ __all__ = [
     "stream",
     "stream_deregister",
     "stream_register",
+    "uninstall",
     "utils",
 ]
 
@@ -69,10 +72,11 @@ __version__ = "26.10.00"
 _submodules = {"numpy": "numpy", "zarr": "zarr"}
 
 if TYPE_CHECKING:
+    from penstock._patch.kvikio_library import explain, install, uninstall
     from penstock.kvikio import numpy as numpy
     from penstock.kvikio import zarr as zarr
 else:
-    __getattr__ = lazily(__name__, __name__, {}, modules=_submodules)
+    __getattr__ = lazily(__name__, __name__, {"penstock._patch.kvikio_library": ("explain", "install", "uninstall")}, modules=_submodules)
 
 
 def __dir__() -> list[str]:

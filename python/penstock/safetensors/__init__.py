@@ -27,7 +27,8 @@ from .._tensors.load_file import load_file
 _submodules = {"cupy": "cupy", "numpy": "numpy", "original": "safetensors", "torch": "torch"}
 
 if TYPE_CHECKING:
-    from .._patch.install import Explanation, explain, install, uninstall
+    from .._patch.replacements import Explanation
+    from .._patch.safetensors_library import explain, install, uninstall
     from .._tensors.into import LoadResult, load_into
     from .._tensors.prefetch import PrefetchLoader, PrefetchPlan, TensorMeta
     from .._tensors.ranks import load_rank
@@ -45,7 +46,8 @@ else:
         __name__,
         __name__,
         {
-            ".._patch.install": ("Explanation", "explain", "install", "uninstall"),
+            ".._patch.replacements": ("Explanation",),
+            ".._patch.safetensors_library": ("explain", "install", "uninstall"),
             ".._tensors.into": ("LoadResult", "load_into"),
             ".._tensors.prefetch": ("PrefetchLoader", "PrefetchPlan", "TensorMeta"),
             ".._tensors.ranks": ("load_rank",),
