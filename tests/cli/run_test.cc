@@ -94,6 +94,21 @@ TEST_F(run_program, keeps_what_its_environment_held) {
             library + ":libm.so.6," + (build_folder / "cufile").string() + ":/nowhere:/else\n");
 }
 
+TEST_F(run_program, lets_kvikio_use_cufile_unless_the_user_decides) {
+  const std::string print = "echo $KVIKIO_COMPAT_MODE";
+  ::unsetenv("KVIKIO_COMPAT_MODE");
+  EXPECT_EQ(run_shell(print).out, "AUTO\n");
+  const scoped_variable mode("KVIKIO_COMPAT_MODE", "ON");
+  EXPECT_EQ(run_shell(print).out, "ON\n");
+}
+
+// KvikIO's C++ library calls this function of its own, unless a preloaded library has one of that name.
+TEST_F(run_program, tells_kvikio_that_udev_is_not_needed) {
+  if (is_foreign()) GTEST_SKIP() << "programs of this system are for another processor than the library";
+  const std::string ask = "python3 -c 'import ctypes; print(ctypes.CDLL(None)._ZN6kvikio17run_udev_readableEv() & 0xff)'";
+  EXPECT_EQ(run_shell(ask).out, "1\n");
+}
+
 TEST_F(run_program, within_another_run_names_each_library_once) {
   const ended_program ended = run({"run", "--", PENSTOCK_CLI_PATH, "run", "--", "sh", "-c", "echo $LD_PRELOAD,$LD_AUDIT"});
   EXPECT_EQ(ended.out, library + "," + audit + "\n") << ended.err;

@@ -1,5 +1,5 @@
-// penstock run: replaces this process with a program that uses NVIDIA cuFile or Python's safetensors, and substitutes Penstock for that
-// library.
+// penstock run: replaces this process with a program that uses NVIDIA cuFile, KvikIO or Python's safetensors, and substitutes Penstock for
+// that library.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -62,7 +62,7 @@ void prepend(const char* variable, const std::string& entry) {
   ::setenv(variable, (list.empty() ? entry : fmt::format("{}:{}", entry, list)).c_str(), 1);
 }
 
-// Adds the folder that makes every Python interpreter of the program import Penstock's replacement for the safetensors library. The folder
+// Adds the folder that makes every Python interpreter of the program import Penstock's replacements for safetensors and KvikIO. The folder
 // is part of the Python package; without that package, it is below share/ next to bin/, or in the build folder.
 void prepend_python_startup(const std::filesystem::path& libraries, bool is_logged) {
   std::error_code ignored;
@@ -73,7 +73,8 @@ void prepend_python_startup(const std::filesystem::path& libraries, bool is_logg
     if (std::filesystem::exists(folder / "sitecustomize.py", ignored)) return prepend("PYTHONPATH", folder.string());
   }
   if (is_logged)
-    complain("penstock run: safetensors is not replaced: {} not found next to {}\n", in_share.string(), command_folder.string());
+    complain("penstock run: safetensors and kvikio are not replaced: {} not found next to {}\n", in_share.string(),
+             command_folder.string());
 }
 
 // With an audit module, the dynamic linker lays out thread-local storage before it has seen the program's libraries. All libraries with
@@ -119,6 +120,8 @@ int run_program(const run_options& options) {
     widen_static_tls();
   }
   prepend("LD_LIBRARY_PATH", *folder);
+  // KvikIO's C++ users, such as cuDF, otherwise read without cuFile. AUTO still reads without it if the file system refuses O_DIRECT.
+  ::setenv("KVIKIO_COMPAT_MODE", "AUTO", 0);
   if (!options.log.empty()) ::setenv("PENSTOCK_LOG", options.log.c_str(), 1);
   prepend_python_startup(*folder, std::getenv("PENSTOCK_LOG") != nullptr);
   return become(options.words);
@@ -127,7 +130,8 @@ int run_program(const run_options& options) {
 }  // namespace
 
 void add_run(CLI::App& app, command& chosen) {
-  CLI::App& sub = *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile or Python's safetensors, with Penstock in their place");
+  CLI::App& sub =
+      *app.add_subcommand("run", "Run a program that uses NVIDIA cuFile, KvikIO or Python's safetensors, with Penstock in their place");
   auto options = std::make_shared<run_options>();
   sub.add_flag("--no-audit", options->no_audit,
                "Preload only: a program that opens libcufile by full path or as libcufile.so keeps its own library");
@@ -135,8 +139,8 @@ void add_run(CLI::App& app, command& chosen) {
                "Pretend that /dev/nvidia-fs0 exists, for programs that check for it before they use cuFile (fastsafetensors)");
   sub.add_option("--log", options->log, "Set PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
   sub.footer(
-      "With PENSTOCK_SAFETENSORS=0, the safetensors library is not replaced. The exit code is that of COMMAND; 127 if COMMAND does not "
-      "exist.");
+      "With PENSTOCK_SAFETENSORS=0, the safetensors library is not replaced; with PENSTOCK_KVIKIO=0, KvikIO's Python interface is not. "
+      "KVIKIO_COMPAT_MODE is set to AUTO unless you set it. The exit code is that of COMMAND; 127 if COMMAND does not exist.");
   sub.prefix_command();  // the first word that is not an option starts the program's command line, with or without "--" before it
   sub.callback([&sub, &chosen, options] {
     const std::vector<std::string>& program = chosen.program;
