@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import http.server
 import pathlib
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from penstock import kvikio
+from penstock.kvikio import utils
 from penstock.kvikio.utils import LocalHttpServer
 
 CONTENT = bytes(range(256)) * 10
@@ -79,6 +83,36 @@ def test_a_missing_file_is_404(server: LocalHttpServer) -> None:
             get(f"{server.url}/none", part)
         assert caught.value.code == 404
         caught.value.close()
+
+
+def test_a_handler_of_the_users_serves(folder: pathlib.Path) -> None:
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any, status: int, **kwargs: Any) -> None:
+            self._status = status
+            super().__init__(*args, **kwargs)
+
+        def do_GET(self) -> None:
+            self.send_error(self._status)
+
+    with LocalHttpServer(folder, handler=Handler, handler_options={"status": 418}) as server:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(f"{server.url}/file")
+        assert caught.value.code == 418
+        caught.value.close()
+
+
+def test_parts_without_a_time_are_believed_if_the_whole_has_one(folder: pathlib.Path) -> None:
+    """A response to a range need not repeat Last-Modified (RFC 9110, section 15.3.7)."""
+
+    class Handler(utils._RangeHandler):
+        def send_header(self, keyword: str, value: str) -> None:
+            if not (self.command == "GET" and keyword == "Last-Modified"):
+                super().send_header(keyword, value)
+
+    for options in ({}, {"handler": Handler}):
+        with LocalHttpServer(folder, **options) as server, kvikio.RemoteFile.open_http(f"{server.url}/file") as file:
+            found = bytearray(len(CONTENT))
+            assert file.read(found) == len(CONTENT) and found == CONTENT
 
 
 def test_without_ranges_the_whole_file_comes(folder: pathlib.Path) -> None:

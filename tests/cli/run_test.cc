@@ -95,11 +95,17 @@ TEST_F(run_program, keeps_what_its_environment_held) {
 }
 
 TEST_F(run_program, lets_kvikio_use_cufile_unless_the_user_decides) {
-  const std::string print = "echo $KVIKIO_COMPAT_MODE";
+  const std::string print = "echo $KVIKIO_COMPAT_MODE $KVIKIO_NTHREADS";
   ::unsetenv("KVIKIO_COMPAT_MODE");
-  EXPECT_EQ(run_shell(print).out, "AUTO\n");
+  ::unsetenv("KVIKIO_NTHREADS");
+  EXPECT_EQ(run_shell(print).out, "AUTO 4\n");
+  {
+    const scoped_variable old_name("KVIKIO_NUM_THREADS", "8");
+    EXPECT_EQ(run_shell(print).out, "AUTO\n");
+  }
   const scoped_variable mode("KVIKIO_COMPAT_MODE", "ON");
-  EXPECT_EQ(run_shell(print).out, "ON\n");
+  const scoped_variable threads("KVIKIO_NTHREADS", "2");
+  EXPECT_EQ(run_shell(print).out, "ON 2\n");
 }
 
 // KvikIO's C++ library calls this function of its own, unless a preloaded library has one of that name.

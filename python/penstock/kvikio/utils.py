@@ -10,7 +10,8 @@ import pathlib
 import re
 import threading
 import warnings
-from typing import Any, Callable, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from penstock._core.forks import forkable_lock
 
@@ -75,22 +76,31 @@ class LocalHttpServer:
     port: int
     url: str
 
-    def __init__(self, root_path: str | pathlib.Path, range_support: bool = True, max_lifetime: int = 120) -> None:
+    def __init__(
+        self,
+        root_path: str | pathlib.Path,
+        range_support: bool = True,
+        max_lifetime: int = 120,
+        handler: type[http.server.BaseHTTPRequestHandler] | None = None,
+        handler_options: dict[str, Any] | None = None,
+    ) -> None:
         """Prepares the server; the with statement starts it.
 
         - `root_path`: the folder.
         - `range_support`: True to support range requests.
         - `max_lifetime`: in seconds.
+        - `handler`: handles requests instead, with or without ranges. It is called with `handler_options` and `directory=root_path`.
         """
         self.root_path = root_path
         self.range_support = range_support
         self.max_lifetime = max_lifetime
+        self.handler = handler
+        self.handler_options = handler_options or {}
 
     def __enter__(self) -> LocalHttpServer:
-        handler = _RangeHandler if self.range_support else _WholeHandler
-        self._server = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), functools.partial(handler, directory=os.fspath(self.root_path))
-        )
+        handler: Callable[..., Any] = self.handler or (_RangeHandler if self.range_support else _WholeHandler)
+        options = {**self.handler_options, "directory": os.fspath(self.root_path)}
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, **options))
         self._server.daemon_threads = True
         self.ip, self.port = str(self._server.server_address[0]), int(self._server.server_address[1])
         self.url = f"http://{self.ip}:{self.port}"
@@ -143,6 +153,7 @@ class _RangeHandler(_WholeHandler):
             self.send_header("Content-Type", self.guess_type(path))
             self.send_header("Content-Range", f"bytes {first}-{end - 1}/{size}")
             self.send_header("Content-Length", str(end - first))
+            self.send_header("Last-Modified", self.date_time_string(os.fstat(file.fileno()).st_mtime))
             self.end_headers()
             if with_content:
                 file.seek(first)
