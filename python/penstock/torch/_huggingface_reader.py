@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from .._tensors.frameworks import Framework, framework_on
 from .._tensors.load_file import check_type
 from .._tensors.safe_open import safe_open
 from .._tensors.sources import Source
-from ._plan_tensors import check_targets, done
+from ._plan_tensors import by_file, check_targets, done
 from ._tensor_reads import TensorRead, read_tensors
 
 __all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
@@ -58,7 +58,7 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
     def read_data(self, plan: Any, planner: Any) -> Any:
         try:
             check_targets(plan.items, planner)
-            for each in _in_turns(_by_file(self.storage_data, plan.items)):
+            for each in _in_turns(by_file(self.storage_data, plan.items)):
                 self._read_files(each, planner)
         finally:
             self._close()
@@ -102,7 +102,7 @@ class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageRe
     def read_data(self, plan: Any, planner: Any) -> Any:
         check_targets(plan.items, planner)
         plain: list[Any] = []
-        for path, items in _by_file(self.storage_data, plan.items).items():
+        for path, items in by_file(self.storage_data, plan.items).items():
             quantized: list[Any] = []
             for each in items:
                 (quantized if self._is_tensor_quantized(each.storage_index.fqn) else plain).append(each)
@@ -198,13 +198,6 @@ def _is_offset(value: Any, length: int) -> bool:
 
 
 # --- requests of a plan
-
-
-def _by_file(infos: Any, items: Sequence[Any]) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for each in items:
-        found.setdefault(os.fspath(infos[each.storage_index].relative_path), []).append(each)
-    return found
 
 
 def _in_turns(files: dict[str, list[Any]]) -> Iterator[dict[str, list[Any]]]:

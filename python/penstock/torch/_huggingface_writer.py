@@ -17,13 +17,12 @@ from torch.distributed.checkpoint import hf_storage as _hf_storage
 from torch.distributed.checkpoint.storage import WriteResult
 
 from .. import _native
-from .._core.errors import InvalidArgument
 from .._core.shared_file import SharedFile, abandon, open_shared, remove_left
 from .._core.torch_storages import reaches
 from .._tensors.save_file import Tensor, settle, tensor_of, write_file
 from .._tensors.slices import Part, Pick, part_of
 from ._model_files import ModelFile, check_plans, index_of, model_files
-from ._plan_tensors import check_sources, done
+from ._plan_tensors import check_sources, done, wrong
 from ._stager import DeviceStager
 from ._tensor_writes import TensorWrite, write_tensors
 
@@ -81,7 +80,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
             return self._prepared_shards(plans)
         self._check_is_together(plans)
         if not all(getattr(each, "usable", True) for each in plans):
-            raise _wrong("the plans of all ranks are required, but a planner with enable_plan_caching=True omits some of them")
+            raise wrong("the plans of all ranks are required, but a planner with enable_plan_caching=True omits some of them")
         files = model_files(plans, self.fqn_to_index_mapping, self._metadata_of)
         self._save = _Save(os.fspath(self.path), files, sum(len(each.items) for each in plans))
         return [dataclasses.replace(each, storage_data=self._save.part_of_rank(each)) for each in plans]
@@ -106,7 +105,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
             return
         save, self._save = self._save, None
         if save is None:
-            raise _wrong("this save was abandoned, because a newer save was started with the same writer")
+            raise wrong("this save was abandoned, because a newer save was started with the same writer")
         with contextlib.closing(save):
             save.check([each.storage_data for of_rank in results for each in of_rank])
             save.publish()
@@ -128,7 +127,7 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
     def _check_is_together(self, plans: Sequence[Any]) -> None:
         world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         if not getattr(self, "use_collectives", True) and world > 1 and len(plans) == 1:
-            raise _wrong("use_collectives=False is not supported if ranks write the same files; with only save_distributed=True, each rank writes its own files")
+            raise wrong("use_collectives=False is not supported if ranks write the same files; with only save_distributed=True, each rank writes its own files")
 
     def _metadata_of(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
         if self.enable_consolidation:
@@ -158,10 +157,6 @@ class HuggingFaceStorageWriter(DeviceStager, _hf_storage.HuggingFaceStorageWrite
         return results
 
 
-def _wrong(problem: str) -> InvalidArgument:
-    return InvalidArgument(problem, code="invalid_argument")
-
-
 def _sharding_info(offsets: dict[str, list[int]]) -> dict[str, str]:
     told = {name: {_hf_utils.SAVED_OFFSETS_KEY: each} for name, each in offsets.items()}
     return {
@@ -180,7 +175,7 @@ def _tensor(item: Any, planner: Any) -> Tensor:
     data, name, planned = planner.resolve_data(item).detach(), item.index.fqn, item.tensor_data
     if tuple(data.size()) != tuple(planned.chunk.sizes) or data.dtype != planned.properties.dtype:
         is_ = f"is {data.dtype} of {list(data.size())}"
-        raise _wrong(f'tensor "{name}" {is_} now, but {planned.properties.dtype} of {list(planned.chunk.sizes)} in the plan')
+        raise wrong(f'tensor "{name}" {is_} now, but {planned.properties.dtype} of {list(planned.chunk.sizes)} in the plan')
     return tensor_of(name, data if reaches(data.device) else data.cpu())
 
 
@@ -188,7 +183,7 @@ def _shards_of(file: str, items: Sequence[Any], planner: Any) -> dict[str, Tenso
     found: dict[str, Tensor] = {}
     for each in items:
         if each.index.fqn in found:
-            raise _wrong(f'{file}: this rank has several parts of tensor "{each.index.fqn}", but a file can contain only one')
+            raise wrong(f'{file}: this rank has several parts of tensor "{each.index.fqn}", but a file can contain only one')
         found[each.index.fqn] = _tensor(each, planner)
     return found
 
@@ -248,7 +243,7 @@ class _Save:
         """Checks that everything in the plan was written for this save."""
         mine = [each for each in written if getattr(each, "save", None) == self._name]
         if len(mine) != len(written) or len(mine) != self._items:
-            raise _wrong(f"{self._folder}: {len(mine)} of {self._items} parts were written for this save, and {len(written) - len(mine)} for another")
+            raise wrong(f"{self._folder}: {len(mine)} of {self._items} parts were written for this save, and {len(written) - len(mine)} for another")
 
     def publish(self) -> None:
         for each in self._shared:

@@ -10,9 +10,9 @@ from torch.distributed.checkpoint._hf_utils import _gen_file_name
 from torch.distributed.checkpoint.planner import WriteItemType
 
 from .. import _native
-from .._core.errors import InvalidArgument
 from .._tensors.errors import listed
 from .._tensors.save_file import shape_in_file, word_of
+from ._plan_tensors import wrong
 
 __all__ = ["ModelFile", "check_plans", "index_of", "model_files"]
 
@@ -41,15 +41,15 @@ class _Tensor:
     def add(self, data: Any) -> None:
         offsets, sizes = tuple(data.chunk.offsets), tuple(data.chunk.sizes)
         if data.properties.dtype != self.dtype or tuple(data.size) != self.size:
-            raise _wrong(f'tensor "{self._name}" is {self.dtype} of {list(self.size)} on one rank, but {data.properties.dtype} of {list(data.size)} on another')
+            raise wrong(f'tensor "{self._name}" is {self.dtype} of {list(self.size)} on one rank, but {data.properties.dtype} of {list(data.size)} on another')
         if len(offsets) != len(self.size) or any(at < 0 or n < 0 or at + n > all_ for at, n, all_ in zip(offsets, sizes, self.size)):
-            raise _wrong(f'tensor "{self._name}" has the shape {list(self.size)}, so a part of {list(sizes)} at {list(offsets)} is out of bounds')
+            raise wrong(f'tensor "{self._name}" has the shape {list(self.size)}, so a part of {list(sizes)} at {list(offsets)} is out of bounds')
         self._planned += math.prod(sizes)
 
     def check_is_whole(self) -> None:
         wanted = math.prod(self.size)
         if self._planned != wanted:
-            raise _wrong(f'the ranks save {self._planned} elements of tensor "{self._name}", which has {wanted}: some parts are missing or overlap')
+            raise wrong(f'the ranks save {self._planned} elements of tensor "{self._name}", which has {wanted}: some parts are missing or overlap')
 
 
 def model_files(plans: Sequence[Any], indexes: Mapping[str, int] | None, metadata_of: MetadataOf) -> list[ModelFile]:
@@ -84,7 +84,7 @@ def check_plans(plans: Sequence[Any], indexes: Mapping[str, int] | None) -> None
     """Raises InvalidArgument if a plan contains items that are not tensors, such as numbers, or a tensor without a file."""
     objects = sorted({item.index.fqn for plan in plans for item in plan.items if item.type == WriteItemType.BYTE_IO})
     if objects:
-        raise _wrong(f"safetensors files can contain only tensors, not Python objects: {listed(objects)}")
+        raise wrong(f"safetensors files can contain only tensors, not Python objects: {listed(objects)}")
     if indexes is not None:
         for name in {item.index.fqn for plan in plans for item in plan.items}:
             _index_of(indexes, name)
@@ -106,7 +106,7 @@ def _tensors_of(plans: Sequence[Any]) -> dict[str, _Tensor]:
 def _index_of(indexes: Mapping[str, int], name: str) -> int:
     number = indexes.get(name)
     if not isinstance(number, int) or number < 1:
-        raise _wrong(f'fqn_to_index_mapping maps tensor "{name}" to {number!r}, which is not an integer of 1 or more')
+        raise wrong(f'fqn_to_index_mapping maps tensor "{name}" to {number!r}, which is not an integer of 1 or more')
     return number
 
 
@@ -117,6 +117,3 @@ def _file_of(name: str, names: list[str], tensors: Mapping[str, _Tensor], metada
     places = {names[at]: (offset, nbytes) for at, offset, nbytes in zip(order, offsets, sizes)}
     return ModelFile(name, beginning, len(beginning) + sum(sizes), places)
 
-
-def _wrong(problem: str) -> InvalidArgument:
-    return InvalidArgument(problem, code="invalid_argument")

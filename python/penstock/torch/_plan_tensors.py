@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -9,12 +10,12 @@ import torch
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.futures import Future
 
-from .._core.errors import BufferError
+from .._core.errors import BufferError, InvalidArgument
 from .._core.overlaps import crossing
 from .._core.torch_memory import check_memory, span_of_tensor, target_problem_of
 from .._core.torch_storages import is_plain, reaches
 
-__all__ = ["check_sources", "check_state", "check_targets", "done", "overlapping", "takes_bytes"]
+__all__ = ["by_file", "check_sources", "check_state", "check_targets", "done", "overlapping", "takes_bytes", "wrong"]
 
 
 def check_targets(items: Iterable[Any], planner: Any) -> None:
@@ -58,6 +59,18 @@ def overlapping(targets: Sequence[Any]) -> set[int]:
         if is_plain(each) and reaches(each.device):
             spans.append((str(each.device), *span_of_tensor(each), number))
     return crossing(spans)
+
+
+def by_file(infos: Any, items: Sequence[Any]) -> dict[str, list[Any]]:
+    """Groups a plan's items by the path of their file."""
+    found: dict[str, list[Any]] = {}
+    for each in items:
+        found.setdefault(os.fspath(infos[each.storage_index].relative_path), []).append(each)
+    return found
+
+
+def wrong(problem: str) -> InvalidArgument:
+    return InvalidArgument(problem, code="invalid_argument")
 
 
 def done(result: Any = None) -> Any:

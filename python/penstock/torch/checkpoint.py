@@ -35,7 +35,7 @@ from .._core.torch_memory import copy_into, span_of_tensor
 from .._core.torch_storages import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
 from ._blobs import Blob, blobs_of
 from ._checkpoint_image import CheckpointImage, piece_of
-from ._plan_tensors import check_sources, check_state, check_targets, done, overlapping, takes_bytes
+from ._plan_tensors import by_file, check_sources, check_state, check_targets, done, overlapping, takes_bytes
 from ._runs import runs_of
 from ._save_checkpoint import plan_of, wants_crc32
 
@@ -68,19 +68,13 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
         """Reads the items in the plan. Called by PyTorch."""
         left: list[Any] = []
         check_targets(plan.items, planner)
-        for relative_path, items in self._by_file(plan.items).items():
+        for relative_path, items in by_file(self.storage_data, plan.items).items():
             path = os.path.join(self.path, relative_path)
             with _native.open(path) as file:
                 left += _FileReads(file, path, self.storage_data, planner).run(items)
         if left:
             return super().read_data(dataclasses.replace(plan, items=left), planner)
         return done(None)
-
-    def _by_file(self, items: Sequence[Any]) -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = {}
-        for each in items:
-            found.setdefault(self.storage_data[each.storage_index].relative_path, []).append(each)
-        return found
 
 
 class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
