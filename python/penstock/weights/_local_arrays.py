@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .._core.arrays import library_for
-from .._core.arrays.library import Library, View
+from .._core.arrays.library import Facts, Library, View
 from .._core.boxes import Box
 from .._core.packing import aligned
 
@@ -22,34 +22,15 @@ def _word_for(dtype: Any) -> str:
 
 
 class Local:
-    """An array in this process."""
+    """An array in this process, described by its facts."""
 
-    dtype: str | None = None  # None: bytes of any type
-    shape: tuple[int, ...] | None = None  # None: bytes
-    itemsize = 1  # bytes
-    nbytes = 0
-    device = "host"  # "host", "host:0" or "cuda:1"
-    problem: str | None = None  # why the array cannot be read or filled
-    readonly = False
-    is_contiguous = True
-    repeats = False  # elements may share memory
-    span: tuple[int, int] = (0, 0)  # the first address, and the address past the last byte
-
-    def __init__(self, library: Library, array: Any) -> None:
+    def __init__(self, library: Library, facts: Facts) -> None:
         self.library = library
-        self.array = array
-        self.key: Any = id(self)  # equal for arrays that share the same memory
-
-    @staticmethod
-    def of(library: Library, array: Any) -> Local:
-        facts = library.facts(array, fill=False)
-        local = Local(library, facts.array)
-        local.dtype = None if facts.dtype is None else _word_for(facts.dtype)
-        local.shape, local.itemsize, local.nbytes, local.device = facts.shape, facts.itemsize, facts.nbytes, facts.device
-        local.problem, local.readonly = facts.problem, facts.is_readonly
-        local.is_contiguous, local.repeats, local.span = facts.is_contiguous, facts.repeats, facts.span
-        local.key = facts.key or local.key
-        return local
+        self.array, self.problem, self.shape, self.itemsize, self.nbytes = facts.array, facts.problem, facts.shape, facts.itemsize, facts.nbytes
+        self.dtype = None if facts.dtype is None else _word_for(facts.dtype)
+        self.device, self.readonly, self.is_contiguous = facts.device, facts.is_readonly, facts.is_contiguous
+        self.repeats, self.span = facts.repeats, facts.span
+        self.key: Any = facts.key or id(self)  # equal for arrays that share the same memory
 
     def cut(self, frame: Box, box: Box, itemsize: int) -> Any:
         """Returns a view of a box in this array, which represents the frame. From a DeviceBuffer, only contiguous ranges can be cut."""
@@ -61,7 +42,8 @@ class Local:
 
 def local_of(name: str, value: Any) -> Local:
     """Returns the array as a Local. Raises TypeError if the value is not an array."""
-    return Local.of(library_for(f'"{name}"', value), value)
+    library = library_for(f'"{name}"', value)
+    return Local(library, library.facts(value, fill=False))
 
 
 # --- copies of several arrays

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .._core.arrays.library import View
+from .._core.arrays.library import Facts, View
 from .._core.batches import in_batches
 from .._core.boxes import Box
 from .._core.errors import InvalidArgument, OutOfMemory
@@ -245,5 +245,5 @@ def _check_room(nbytes: int, place: Framework) -> None:
 
 
 def _held_of_made(name: str, array: Any, row: Row, box: Box, place: Framework) -> Held:
-    local = Local(place.library, array) if isinstance(array, bytes) else local_of(name, array)  # there are no empty DeviceBuffers
+    local = Local(place.library, Facts(array)) if isinstance(array, bytes) else local_of(name, array)  # there are no empty DeviceBuffers
     return Held(name, None, None, None, local) if local.shape is None else Held(name, row.dtype, row.whole, box, local)
