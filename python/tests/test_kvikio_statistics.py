@@ -47,7 +47,7 @@ def test_each_call_is_an_operation(file: pathlib.Path, memory: Any) -> None:
 
 def test_what_goes_gpu_direct_is_cufiles(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = penstock.device("host:0").empty(1 << 20)
-    monkeypatch.setattr(cufile, "_can_be_direct", lambda file, is_write: True)
+    monkeypatch.setattr(cufile, "direct_problem", lambda file, write: None)
     monkeypatch.setattr(penstock, "gpu_direct_status", lambda: None)
 
     def carriers(act: Callable[[kvikio.CuFile], object]) -> set[str]:

@@ -7,7 +7,10 @@ import os
 import re
 from typing import Literal
 
-__all__ = ["direct_io_alignment", "mode_of", "mount_of", "nvidia_fs_version"]
+from .. import _native
+from .errors import Error
+
+__all__ = ["direct_io_alignment", "direct_problem", "mode_of", "mount_of", "nvidia_fs_version"]
 
 _nvidia_fs_version_file = "/proc/driver/nvidia-fs/version"
 
@@ -23,6 +26,15 @@ def direct_io_alignment(descriptor: int) -> tuple[int, int]:
     """
     told = _statx(descriptor, _statx_direct_io)
     return (told.dio_memory_align, told.dio_offset_align) if told.mask & _statx_direct_io else (0, 0)
+
+
+def direct_problem(file: _native.File, write: bool) -> Error | None:
+    """Returns why a file cannot use GPU-direct I/O, or None if it can. Plans a transfer of one block to find out."""
+    try:
+        file.explain(4096, 0, memory="device", write=write, path="direct")
+    except Error as problem:
+        return problem
+    return None
 
 
 def mode_of(access: int) -> Literal["r", "w", "r+"]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import penstock
 from penstock import _native
-from penstock._core.file_facts import direct_io_alignment, mount_of, nvidia_fs_version
+from penstock._core.file_facts import direct_io_alignment, direct_problem, mount_of, nvidia_fs_version
 from penstock._core.forks import forkable_lock
 from penstock._cufile.codes import CODE_NUMBERS, OpError, Status, cuFileError
 from penstock._cufile.library import Answer, calls, words
@@ -174,13 +174,10 @@ class RegisteredFile:
         return told
 
     def may_be_direct(self) -> bool:
-        try:
-            self.file.explain(4096, 0, memory="device", write=not self.readable, path="direct")
-        except penstock.Error as error:
-            if error.code == "unsupported":
-                return False
-            raise
-        return True
+        problem = direct_problem(self.file, not self.readable)
+        if problem is not None and problem.code != "unsupported":
+            raise problem
+        return problem is None
 
     def _plan(self, size: int, is_write: bool) -> penstock.Plan:
         memory: Literal["host", "device"] = "host" if self.path == "posix" else "device"

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import penstock
 from penstock import _native
+from penstock._core.file_facts import direct_problem
 from penstock._cufile.codes import OpError, cuFileError
 
 __all__ = ["Settings", "read_settings"]
@@ -37,11 +38,8 @@ class Settings(NamedTuple):
         """Returns why a file may not be used, or None if it may be. Like libcufile.so.0, plans a write of one block to find out."""
         if not self.only_gpu_direct:
             return None
-        try:
-            file.explain(4096, 0, memory="device", write=True, path="direct")
-        except penstock.Error as error:
-            return f"allow_compat_mode is false: {error}"
-        return None
+        problem = direct_problem(file, write=True)
+        return None if problem is None else f"allow_compat_mode is false: {problem}"
 
 
 def read_settings() -> Settings:

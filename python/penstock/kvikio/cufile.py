@@ -20,7 +20,7 @@ from typing import Any, Callable, Literal, TypeVar
 import penstock
 from penstock import _native
 from penstock._core.closable import Closable
-from penstock._core.file_facts import mode_of
+from penstock._core.file_facts import direct_problem, mode_of
 from penstock._core.forks import forkable_lock
 from penstock._core.small_files import open_file
 from penstock.kvikio import _log, defaults, statistics
@@ -319,7 +319,7 @@ class CuFile(Closable):
         if requested <= _small_bytes or not is_device_memory(buf) or _forced_path(buf, requested, threshold) is not None:
             return False
         if self._may_be_direct is None:
-            self._may_be_direct = _can_be_direct(self._file, is_write)
+            self._may_be_direct = direct_problem(self._file, is_write) is None
         return self._may_be_direct
 
     def _close_descriptors(self) -> None:
@@ -373,14 +373,6 @@ def _forced_path(buf: Any, size: int | None, threshold: int) -> Literal["staged"
         return None
     # A small request is as fast on this path, and checking for GPU-direct I/O would take longer.
     return "staged" if nbytes <= _small_bytes or penstock.gpu_direct_status() is None else None
-
-
-def _can_be_direct(file: penstock.File, is_write: bool) -> bool:
-    try:
-        file.explain(4096, 0, memory="device", write=is_write, path="direct")
-    except penstock.Error:
-        return False
-    return True
 
 
 def _check_task_size(task_size: int | None) -> None:
