@@ -128,16 +128,12 @@ def _to_object(array: Any, url: Any, offset: int, priority: Any, storage_options
 
 
 def _target(like: Any, device: Place) -> str:
-    """Returns "numpy" or the name of a device."""
+    """Returns the name of a device."""
     if device is not None:
-        name = known_device(device)
-        return "numpy" if name == "host" else name
-    if isinstance(like, _native.DeviceBuffer):
-        return like.device
-    if like is None or not hasattr(like, "__cuda_array_interface__"):
-        return "numpy"
-    facts = _native.describe(like)
-    return facts["device"] or f"cuda:{like.device.id}"
+        return known_device(device)
+    if like is None or not (isinstance(like, _native.DeviceBuffer) or hasattr(like, "__cuda_array_interface__")):
+        return "host"
+    return _native.describe(like)["device"] or f"cuda:{like.device.id}"
 
 
 def _item_size(dtype: DTypeLike, where: str) -> int:
@@ -161,12 +157,8 @@ def item_type_of(dtype: DTypeLike) -> numpy.dtype[Any]:
 
 
 def _empty(items: int, dtype: DTypeLike, item_size: int, where: str) -> Any:
-    if where == "numpy":
-        return library_named("numpy").empty((items,), dtype, "host")
-    if not is_gpu(where):
-        return library_named("penstock").empty((items * item_size,), None, where)
-    library = library_named("cupy")
-    array = library.empty((items,), dtype, where)
+    library = library_named("numpy" if where == "host" else "cupy" if is_gpu(where) else "penstock")
+    array = library.empty((items,), dtype, where) if library.indexes else library.empty((items * item_size,), None, where)
     library.settle(where)
     return array
 
