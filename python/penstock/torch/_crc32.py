@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from .. import _native
 from .._core.torch_storages import Memory
@@ -26,40 +26,37 @@ _Matrix = tuple[int, ...]  # 32 columns of a linear map on 32 bits
 
 def crcs32_of(contents: Sequence[Sequence[Memory]]) -> list[int]:
     """Returns the CRC-32 of each content, a list of memory ranges that must not change. Blocks; uses several threads for large contents."""
-    parts = [_Part(i, piece) for i, content in enumerate(contents) for each in content for piece in _chunks(each)]
-    left = list(reversed(parts))
-    threads = _helpers(left, sum(each.memory.nbytes for each in parts))
+    chunks = [(i, chunk) for i, content in enumerate(contents) for each in content for chunk in _chunks(each)]
+    left = list(reversed(range(len(chunks))))
+    crcs: dict[int, int] = {}
+
+    def work() -> None:
+        with contextlib.suppress(IndexError):  # nothing is left
+            while True:
+                number = left.pop()
+                crcs[number] = _crc32_of(chunks[number][1])
+
+    threads = _helpers(work, sum(each.nbytes for _, each in chunks))
     try:
-        _work(left)
+        work()
     finally:
         left.clear()
         for thread in threads:
             thread.join()
     found = [0] * len(contents)
-    for part in parts:
-        found[part.index] = combined(found[part.index], part.crc(), part.memory.nbytes)
+    for number, (i, chunk) in enumerate(chunks):
+        crc = crcs[number] if number in crcs else _crc32_of(chunk)  # a helper thread failed
+        found[i] = combined(found[i], crc, chunk.nbytes)
     return found
 
 
-class _Part:
-    """A part of a content, and its checksum once it has been computed."""
-
-    def __init__(self, index: int, memory: Memory) -> None:
-        self.index, self.memory = index, memory
-        self._crc: int | None = None
-
-    def look(self) -> None:
-        address, nbytes, owner, device = self.memory
-        content: Any = (ctypes.c_char * nbytes).from_address(address) if device.type == "cpu" else bytearray(nbytes)
-        if device.type != "cpu":
-            _native.copy(content, _native.Pointer(address, nbytes, owner))
-        self._crc = zlib.crc32(content)
-
-    def crc(self) -> int:
-        if self._crc is None:  # a helper thread failed
-            self.look()
-        assert self._crc is not None
-        return self._crc
+def _crc32_of(memory: Memory) -> int:
+    address, nbytes, owner, device = memory
+    if device.type == "cpu":
+        return zlib.crc32((ctypes.c_char * nbytes).from_address(address))
+    copy = bytearray(nbytes)
+    _native.copy(copy, _native.Pointer(address, nbytes, owner))
+    return zlib.crc32(copy)
 
 
 def _chunks(memory: Memory) -> Iterable[Memory]:
@@ -68,19 +65,10 @@ def _chunks(memory: Memory) -> Iterable[Memory]:
     return [memory._replace(address=memory.address + i, nbytes=min(_CHUNK_BYTES, memory.nbytes - i)) for i in starts]
 
 
-def _work(left: list[_Part]) -> None:
-    while True:
-        try:
-            part = left.pop()
-        except IndexError:
-            return
-        part.look()
-
-
-def _helpers(left: list[_Part], nbytes: int) -> list[threading.Thread]:
+def _helpers(work: Callable[[], None], nbytes: int) -> list[threading.Thread]:
     found: list[threading.Thread] = []
     for _ in range(min(os.cpu_count() or 1, _THREADS, nbytes // _CHUNK_BYTES) - 1):
-        thread = threading.Thread(target=_work, args=(left,), name="penstock-crc32")
+        thread = threading.Thread(target=work, name="penstock-crc32")
         try:
             thread.start()
         except RuntimeError:
