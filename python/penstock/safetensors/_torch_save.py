@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from .._core.pieces import Progress
+from .. import _native
+from .._core.pieces import Piece, Progress
 from .._core.saving import SaveFuture, save_in_background
 from .._core.torch_memory import problem_of
+from .._core.torch_storages import Snapshot, snapshot_of_bytes
 from .._tensors.errors import listed
-from .._tensors.save_file import Tensor, saved, tensor_of, write_file
+from .._tensors.save_file import Tensor, beginning_of, saved, tensor_of, write_file
 from .._tensors.sources import Path
 from ._shared_memory import sharing
-from ._torch_image import TensorsImage
 
 __all__ = ["save", "save_file", "save_file_async"]
 
@@ -58,7 +59,7 @@ def save_file_async(
     Saves to the same path run sequentially. Returns a `penstock.torch.SaveFuture`. The call itself raises `save_file()`'s errors for invalid
     arguments.
     """
-    return save_in_background(os.fsdecode(filename), TensorsImage(_checked(tensors), metadata, snapshot), progress, storage_options)
+    return save_in_background(os.fsdecode(filename), _TensorsImage(_checked(tensors), metadata, snapshot), progress, storage_options)
 
 
 def save(tensors: dict[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -86,3 +87,34 @@ def _checked(tensors: Any) -> dict[str, Tensor]:
     if scattered:
         raise ValueError(f"non contiguous tensors cannot be saved: {listed(scattered)}; pass contiguous(), which returns a copy")
     return {name: tensor_of(name, tensor) for name, tensor in tensors.items()}
+
+
+class _TensorsImage:
+    """A file with copies of the tensors. The constructor makes the copies, and on a GPU queues them on the current stream."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None, snapshot: str) -> None:
+        self._beginning, self._order = beginning_of(tensors, metadata)
+        self._snapshot: Snapshot = snapshot_of_bytes([_bytes_of(tensors[name]) for name in self._order], snapshot)
+
+    def pieces(self) -> Sequence[Piece]:
+        self._snapshot.wait()
+        address, nbytes = _native.resolve(self._beginning)
+        found = [Piece("the header", 0, nbytes, address, self._beginning, torch.device("cpu"))]
+        offset = nbytes
+        for name, ranges in zip(self._order, self._snapshot.contents):
+            for each in ranges:
+                found.append(Piece(f'tensor "{name}"', offset, each.nbytes, each.address, each.owner, each.device))
+                offset += each.nbytes
+        return found
+
+    def rest(self) -> Sequence[Piece]:
+        return []
+
+
+def _bytes_of(tensor: Tensor) -> Any:
+    if not tensor.nbytes:
+        return torch.empty(0, dtype=torch.uint8)
+    plain = tensor.memory.owner
+    storage = plain.untyped_storage()
+    offset = plain.data_ptr() - storage.data_ptr()
+    return torch.empty(0, dtype=torch.uint8, device=plain.device).set_(storage, offset, (tensor.nbytes,), (1,))
