@@ -79,6 +79,7 @@ def test_arrays_are_made_on_the_device_and_owned_by_their_library(case: Case) ->
     assert not any(arrays.library_named(name).owns(array) for name in LIBRARIES if name in sys.modules and name != case.name)
     case.library.settle(case.device)
     arrays.settle(array)
+    arrays.settle(array, stream=0)
     assert (_native.describe(array)["device"] or "host") == case.device
     assert _native.resolve(case.library.memory(array))[1] == 24
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import penstock
-from penstock._core.arrays import library_of
-from penstock._core.devices import is_gpu
+from penstock._core import arrays
 
 __all__ = ["check_not_negative", "is_device_memory", "require_device_memory", "settle"]
 
@@ -40,6 +39,4 @@ def require_device_memory(buf: Any) -> None:
 
 def settle(buf: Any) -> None:
     """Waits for earlier work on the default stream of a CuPy or PyTorch array, as KvikIO does."""
-    library = library_of(buf)
-    if library is not None and is_gpu(device := library.device_of(buf)) and library.has_streams:
-        library.stream_at(0, device).synchronize()
+    arrays.settle(buf, stream=0)

@@ -49,8 +49,10 @@ def library_for(what: str, value: Any) -> Library:
     return found
 
 
-def settle(value: Any) -> None:
-    """Waits for the current stream of the value's library on the value's GPU. Does nothing for other memory. Accepts storages, too."""
+def settle(value: Any, stream: int | None = None) -> None:
+    """Waits for the current stream of the value's library on the value's GPU, or for the stream with this handle. Does nothing for other memory.
+    Accepts storages, too.
+    """
     name = type(value).__module__.partition(".")[0]
     if name in LIBRARIES:
-        library_named(name).settle_array(value)
+        library_named(name).settle_array(value, stream)

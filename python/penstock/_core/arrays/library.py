@@ -215,8 +215,8 @@ class Library:
     def settle(self, device: str) -> None:
         """Waits for the current stream of a GPU. Does nothing for other devices."""
 
-    def settle_array(self, array: Any) -> None:
-        """Waits for the current stream of the array's GPU. Does nothing for other memory."""
+    def settle_array(self, array: Any, stream: int | None = None) -> None:
+        """Waits for the current stream of the array's GPU, or for the stream with this handle. Does nothing for other memory."""
 
     def use(self, array: Any, stream: int) -> None:
         """Notifies the library's allocator that an array, allocated on the stream with this handle, is used on the current stream from now on."""

@@ -136,9 +136,9 @@ class Cupy(Library):
         with cupy.cuda.Device(number_of(device)):
             cupy.cuda.get_current_stream().synchronize()
 
-    def settle_array(self, array: Any) -> None:
+    def settle_array(self, array: Any, stream: int | None = None) -> None:
         with array.device:
-            cupy.cuda.get_current_stream().synchronize()
+            (cupy.cuda.get_current_stream() if stream is None else cupy.cuda.ExternalStream(stream)).synchronize()
 
     def current_stream(self, device: str) -> Any:
         with cupy.cuda.Device(number_of(device)):

@@ -206,9 +206,9 @@ class Torch(Library):
         if device.startswith("cuda"):
             torch.cuda.current_stream(device).synchronize()
 
-    def settle_array(self, array: Any) -> None:
+    def settle_array(self, array: Any, stream: int | None = None) -> None:
         if getattr(getattr(array, "device", None), "type", "cpu") == "cuda":
-            torch.cuda.current_stream(array.device).synchronize()
+            (torch.cuda.current_stream(array.device) if stream is None else self.stream_at(stream, array.device)).synchronize()
 
     def use(self, array: Any, stream: int) -> None:
         if array.is_cuda:
