@@ -10,9 +10,9 @@ import collections
 import contextlib
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
+from .._core.arrays import library_named
 from .._core.errors import Closed, InvalidArgument
 from .rank_pieces import Failed, Piece, failure_of, unlike, word_of_failure
 from .reads import Reads
@@ -69,7 +69,7 @@ class Group:
         finally:
             mine.stop()
         if pieces:
-            _settle(_bytes_of(pieces[0]).device)
+            library_named("torch").settle(str(_bytes_of(pieces[0]).device))
         self._end(mine.error or _failure_of(own))
 
     def _begin(self, piece: Piece, source: int) -> Any:
@@ -152,8 +152,3 @@ def _bytes_of(piece: Piece) -> Any:
     arena = piece.memory.owner
     start = piece.memory.address - arena.data_ptr()
     return arena[start : start + piece.memory.nbytes]
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
