@@ -23,7 +23,7 @@ Operations return a `penstock.Future` with `result()`, `add_done_callback()` and
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _native
@@ -528,22 +528,18 @@ def _nothing(native: _native._PipeMessage, arrays: list[Any] | None) -> None:
     """Returns nothing, for a receive whose caller needs only the tensors."""
 
 
-class _finisher:
-    """Builds the `Message` after a receive."""
+def _finisher(into: list[Any] | None = None, room: Room | None = None) -> Callable[[_native._PipeMessage, list[Any] | None], Message]:
+    """Returns the function that builds the `Message` after a receive."""
 
-    def __init__(self, into: list[Any] | None = None, room: Room | None = None) -> None:
-        self._into = into
-        self._room = room
-
-    def __call__(self, native: _native._PipeMessage, arrays: list[Any] | None) -> Message:
+    def finish(native: _native._PipeMessage, arrays: list[Any] | None) -> Message:
         told = native.tensors
         if arrays is not None:
             tensors = [array_of(array, facts_of(*each)) for array, each in zip(arrays, told)]
-        elif self._room is not None:
-            tensors = self._room.arrays()
         else:
-            tensors = self._into or []
+            tensors = (into or []) if room is None else room.arrays()
         return Message(native.metadata, native.payloads, tensors, told)
+
+    return finish
 
 
 def __dir__() -> list[str]:
