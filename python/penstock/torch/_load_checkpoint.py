@@ -263,7 +263,7 @@ class _Load:
         wrapped = unpickler_of(unpickler)(io.BytesIO(pickled), **arguments)
         wrapped.persistent_load = self._persistent_load
         try:
-            with _told_map_location(self._map_location), _damage_named(self._path, safe, self._map_location):
+            with _with_map_location(self._map_location), _damage_named(self._path, safe, self._map_location):
                 result = wrapped.load()
             _validate_sparse(safe)
         except pickle.UnpicklingError as error:
@@ -328,21 +328,18 @@ def unpickler_of(module: Any) -> Any:
     return Unpickler
 
 
-class _told_map_location:
+@contextlib.contextmanager
+def _with_map_location(map_location: Any) -> Iterator[None]:
     """Sets map_location in PyTorch's thread-local state, where the code that rebuilds tensors without storage reads it."""
-
-    def __init__(self, map_location: Any) -> None:
-        holder = getattr(torch.serialization, "_serialization_tls", None)
-        self._holder = holder if holder is not None else getattr(torch._utils, "_thread_local_state", None)
-        self._map_location = map_location
-
-    def __enter__(self) -> None:
-        if self._holder is not None:
-            self._holder.map_location = self._map_location
-
-    def __exit__(self, *_: object) -> None:
-        if self._holder is not None:
-            self._holder.map_location = None
+    holder = getattr(torch.serialization, "_serialization_tls", None) or getattr(torch._utils, "_thread_local_state", None)
+    if holder is None:
+        yield
+        return
+    holder.map_location = map_location
+    try:
+        yield
+    finally:
+        holder.map_location = None
 
 
 def _validate_sparse(safe: bool) -> None:
