@@ -54,5 +54,6 @@ def settle(value: Any, stream: int | None = None) -> None:
     Accepts storages, too.
     """
     name = type(value).__module__.partition(".")[0]
-    if name in LIBRARIES:
+    known = LIBRARIES.get(name)
+    if known is not None and known.on_gpus:
         library_named(name).settle_array(value, stream)
