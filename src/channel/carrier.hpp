@@ -17,7 +17,7 @@
 #include "channel/staging.hpp"
 #include "channel/transfer.hpp"
 #include "channel/wire.hpp"
-#include "core/runtime.hpp"
+#include "core/engine_core.hpp"
 #include "penstock/pipe.hpp"
 #include "penstock/status.hpp"
 
@@ -28,7 +28,7 @@ class reactors;
 
 // Resources that the pipes of a context share and that carriers use.
 struct tools {
-  std::shared_ptr<core::runtime> runtime;
+  std::shared_ptr<core::engine_core> runtime;
   pipe_staging* staging = nullptr;  // owned by the runtime
   std::shared_ptr<sys::peer> door;
   std::shared_ptr<penstock::channel::reactor> reactor;

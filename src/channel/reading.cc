@@ -7,7 +7,6 @@
 
 #include "base/no_memory.hpp"
 #include "channel/stream_read.hpp"
-#include "core/file_core.hpp"
 #include "core/request/asynchronous.hpp"
 #include "source/process_memory.hpp"
 #include "staging/work.hpp"
@@ -100,12 +99,12 @@ class reading::arriving final : public delivery {
         if (!outcome.ok()) message.fail(outcome);
         message.parts_passed(1);
       };
-      auto source = core::file_core::make(with_.runtime, std::move(memory));
+      auto source = with_.runtime->open(std::move(memory));
       on_streams_.push_back(std::make_unique<stream_read>(with_, std::move(source), message_.targets[tensor], std::move(ended)));
       return;
     }
     auto& added = requests_.emplace_back();
-    added.source = core::file_core::make(with_.runtime, std::move(memory));
+    added.source = with_.runtime->open(std::move(memory));
     added.what = {static_cast<std::byte*>(message_.targets[tensor].memory), facts.length, 0, false};
   }
   // Does not start any if the message was stopped.

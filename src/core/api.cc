@@ -273,7 +273,7 @@ result<engine> engine::shared(const std::function<void(engine_options&)>& change
 result<file> engine::open(const std::string& path, const open_options& options) const {
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
-    auto opened = core::file_core::open(core_, path, options);
+    auto opened = core_->open(path, options);
     if (!opened) return opened.error();
     return file(std::move(*opened));
   });
@@ -282,7 +282,7 @@ result<file> engine::open(const std::string& path, const open_options& options) 
 result<file> engine::open_remote(const std::string& url, const remote_options& how, const open_options& options) const {
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
-    auto opened = core::file_core::open_remote(core_, url, how, options);
+    auto opened = core_->open_remote(url, how, options);
     if (!opened) return opened.error();
     return file(std::move(*opened));
   });
@@ -332,7 +332,7 @@ result<file> engine::adopt(int descriptor, const adopt_options& options) const {
 result<file> detail::adopt(const engine& by, int descriptor, const adopt_options& options, const std::string& not_direct) {
   if (by.core() == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
-    auto adopted = core::file_core::adopt(by.core(), descriptor, options, not_direct);
+    auto adopted = by.core()->adopt(descriptor, options, not_direct);
     if (!adopted) return adopted.error();
     return file(std::move(*adopted));
   });
@@ -462,7 +462,7 @@ result<file> open_source(const engine& with, std::unique_ptr<source::source> fro
   if (with.core() == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
     if (with.core()->forked()) return status(errc::forked, from->name() + ": the engine belongs to the parent process");
-    return file(file_core::make(with.core(), std::move(from)));
+    return file(with.core()->open(std::move(from)));
   });
 }
 

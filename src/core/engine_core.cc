@@ -14,6 +14,8 @@
 #include "core/preparation.hpp"
 #include "core/request/admission.hpp"
 #include "path/cufile_library.hpp"
+#include "remote/net/url.hpp"
+#include "source/local_file.hpp"
 #include "staging/worker.hpp"
 #include "stats/advisor.hpp"
 #include "stats/summary.hpp"
@@ -126,10 +128,45 @@ mount& engine_core::mount_of(std::uint64_t device) {
   return *mounts_.back();
 }
 
-runtime::known_answers engine_core::answer_times_of(mount& of) {
-  const auto most = kernel().most_read_at_once(of.device());
-  for (auto* times : {&of.answer_times(), &of.thread_answer_times()}) times->set_most_read(most);
-  return {&of.answer_times(), &of.thread_answer_times()};
+result<std::shared_ptr<file_core>> engine_core::open(const std::string& path, const open_options& options) {
+  if (forked()) return status(errc::forked, fmt::format("open {}: the engine belongs to the parent process", path));
+  if (source::remote::is_url(path)) return open_remote(path, {}, options);
+  auto opened = source::local_file::open(kernel(), source::remote::file_path_of(path), options);
+  if (!opened) return opened.error();
+  return open(*std::move(opened), options);
+}
+
+result<std::shared_ptr<file_core>> engine_core::open_remote(const std::string& url, const remote_options& how,
+                                                            const open_options& options) {
+  const auto refuse = [&](errc code, std::string_view why) {
+    return status(code, fmt::format("open {}: {}", source::remote::shown_text(url), why));
+  };
+  if (forked()) return refuse(errc::forked, "the engine belongs to the parent process");
+  if (options.write || options.create || options.truncate)
+    return refuse(errc::unsupported, "objects on servers can only be opened for reading");
+  auto opened = servers().open(url, how);
+  if (!opened) return opened.error().with_context("open");
+  return open(*std::move(opened), {.cache = options.cache, .bytes_per_second = options.bytes_per_second});
+}
+
+result<std::shared_ptr<file_core>> engine_core::adopt(int descriptor, const adopt_options& options, std::string not_direct) {
+  if (forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
+  auto lent = source::local_file::adopt(kernel(), descriptor,
+                                        {.name = options.name, .direct_writes = options.direct_writes, .duplicate = options.duplicate});
+  if (!lent) return lent.error();
+  return open(*std::move(lent), {.cache = options.cache, .bytes_per_second = options.bytes_per_second}, std::move(not_direct));
+}
+
+std::shared_ptr<file_core> engine_core::open(std::unique_ptr<source::source> from, const open_options& options, std::string not_direct) {
+  auto& on = mount_of(from->facts().device);
+  mount_parts parts{&on, &on.lanes(), &on.waiting(false), &on.cold_speeds(), nullptr, nullptr};
+  if (from->facts().from_server) {
+    parts.answer_times = &on.answer_times();
+    parts.thread_answer_times = &on.thread_answer_times();
+    const auto most = kernel().most_read_at_once(on.device());
+    for (auto* times : {parts.answer_times, parts.thread_answer_times}) times->set_most_read(most);
+  }
+  return file_core::make(shared_from_this(), parts, std::move(from), options, std::move(not_direct));
 }
 
 std::size_t engine_core::trim() {

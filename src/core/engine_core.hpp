@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/file_core.hpp"
 #include "core/mount.hpp"
 #include "core/runtime.hpp"
 #include "penstock/engine.hpp"
@@ -18,11 +19,12 @@ namespace penstock::core {
 class engine_core final : public runtime {
  public:
   static result<std::shared_ptr<engine_core>> make(const engine_options& options, seams doors);
-  mount& mount_of(std::uint64_t device) override;
-  core::cold_speeds& cold_speeds_of(mount& of) override { return of.cold_speeds(); }
-  known_answers answer_times_of(mount& of) override;
-  staging::lanes& lanes_of(mount& of) override { return of.lanes(); }
-  staging::waiting_lanes& waiting_lanes_of(mount& of) override { return of.waiting(false); }
+  // Opens a local file by its path, or an object on a server by its URL.
+  result<std::shared_ptr<file_core>> open(const std::string& path, const open_options& options);
+  result<std::shared_ptr<file_core>> open_remote(const std::string& url, const remote_options& how, const open_options& options);
+  result<std::shared_ptr<file_core>> adopt(int descriptor, const adopt_options& options, std::string not_direct);
+  // Makes a file from any source.
+  std::shared_ptr<file_core> open(std::unique_ptr<source::source> from, const open_options& options = {}, std::string not_direct = {});
   // See engine::trim().
   std::size_t trim();
   answer tell() override;
@@ -41,6 +43,8 @@ class engine_core final : public runtime {
   engine_core(const engine_options& options, seams doors) : runtime(options, std::move(doors)) {}
   ~engine_core();
   static void destroy(engine_core* core);
+  // The mount for a file system. A block device has its own mount.
+  mount& mount_of(std::uint64_t device);
 
   std::atomic<bool> logged_{false};
   std::mutex lock_;  // guards mounts_

@@ -3,28 +3,23 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
-#include "penstock/engine.hpp"
-#include "remote/net/url.hpp"
-#include "source/local_file.hpp"
 
 namespace penstock::core {
 
-file_core::file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache,
-                     std::uint64_t bytes_per_second)
+file_core::file_core(std::shared_ptr<core::runtime> with, const mount_parts& on, std::unique_ptr<source::source> from,
+                     const open_options& options, std::string not_direct)
     : runtime_(std::move(with)),
       source_(std::move(from)),
-      mount_(&runtime_->mount_of(source_->facts().device)),
-      cold_speeds_(&runtime_->cold_speeds_of(*mount_)),
-      answer_times_(source_->facts().from_server ? runtime_->answer_times_of(*mount_).past_cache : nullptr),
-      thread_answer_times_(answer_times_ != nullptr ? runtime_->answer_times_of(*mount_).by_threads : nullptr),
-      cache_(cache),
-      rate_limit_(bytes_per_second > 0 ? new core::rate_limit(bytes_per_second, runtime_->deadlines(), runtime_->stats()) : nullptr),
+      mount_(on),
+      cache_(options.cache),
+      not_direct_(std::move(not_direct)),
+      rate_limit_(options.bytes_per_second > 0 ? new core::rate_limit(options.bytes_per_second, runtime_->deadlines(), runtime_->stats())
+                                               : nullptr),
       is_limited_(rate_limit_ != nullptr || runtime_->rate_limit() != nullptr) {
-  if (source_->facts().fills_at_once > 0) turns_ = source_->turns(runtime_->lanes_of(*mount_), runtime_->far_share());
+  if (source_->facts().fills_at_once > 0) turns_ = source_->turns(*mount_.lanes, runtime_->far_share());
   turns_by_deadline_ = turns_;
-  if (thread_answer_times_ != nullptr && source_->let_wait(runtime_->waiting_lanes_of(*mount_), *thread_answer_times_)) {
-    turns_by_deadline_ = std::make_shared<source::turnstile>(runtime_->lanes_of(*mount_), runtime_->far_share(),
-                                                             [times = thread_answer_times_] { return times->at_once(); });
+  if (auto* const times = mount_.thread_answer_times; times != nullptr && source_->let_wait(*mount_.waiting, *times)) {
+    turns_by_deadline_ = std::make_shared<source::turnstile>(*mount_.lanes, runtime_->far_share(), [times] { return times->at_once(); });
   }
 }
 
@@ -41,42 +36,10 @@ void file_core::destroy(file_core* file) noexcept {
   }
 }
 
-result<std::shared_ptr<file_core>> file_core::open(std::shared_ptr<core::runtime> with, const std::string& path,
-                                                   const open_options& options) {
-  if (with->forked()) return status(errc::forked, fmt::format("open {}: the engine belongs to the parent process", path));
-  if (source::remote::is_url(path)) return open_remote(std::move(with), path, {}, options);
-  auto opened = source::local_file::open(with->kernel(), source::remote::file_path_of(path), options);
-  if (!opened) return opened.error();
-  return make(std::move(with), *std::move(opened), options.cache, options.immutable, options.bytes_per_second);
-}
-
-result<std::shared_ptr<file_core>> file_core::open_remote(std::shared_ptr<core::runtime> with, const std::string& url,
-                                                          const remote_options& how, const open_options& options) {
-  const auto refuse = [&](errc code, std::string_view why) {
-    return status(code, fmt::format("open {}: {}", source::remote::shown_text(url), why));
-  };
-  if (with->forked()) return refuse(errc::forked, "the engine belongs to the parent process");
-  if (options.write || options.create || options.truncate)
-    return refuse(errc::unsupported, "objects on servers can only be opened for reading");
-  auto opened = with->servers().open(url, how);
-  if (!opened) return opened.error().with_context("open");
-  return make(std::move(with), *std::move(opened), options.cache, false, options.bytes_per_second);
-}
-
-result<std::shared_ptr<file_core>> file_core::adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options,
-                                                    const std::string& not_direct) {
-  if (with->forked()) return status(errc::forked, "adopt: the engine belongs to the parent process");
-  auto lent = source::local_file::adopt(with->kernel(), descriptor,
-                                        {.name = options.name, .direct_writes = options.direct_writes, .duplicate = options.duplicate});
-  if (!lent) return lent.error();
-  return make(std::move(with), *std::move(lent), options.cache, false, options.bytes_per_second, not_direct);
-}
-
-std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache,
-                                           bool immutable, std::uint64_t bytes_per_second, std::string not_direct) {
-  std::shared_ptr<file_core> made(new file_core(std::move(with), std::move(from), cache, bytes_per_second), &file_core::destroy);
-  made->not_direct_ = std::move(not_direct);
-  if (immutable && !made->is_limited()) made->read_ahead();
+std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, const mount_parts& on, std::unique_ptr<source::source> from,
+                                           const open_options& options, std::string not_direct) {
+  std::shared_ptr<file_core> made(new file_core(std::move(with), on, std::move(from), options, std::move(not_direct)), &file_core::destroy);
+  if (options.immutable && !made->is_limited()) made->read_ahead();
   return made;
 }
 
@@ -84,7 +47,7 @@ std::shared_ptr<file_core> file_core::make(std::shared_ptr<core::runtime> with, 
 void file_core::read_ahead() {
   const auto size = source_->size().value_or(0);
   const auto slabs = staging::share_ahead(runtime_->options().pinned_budget_bytes) / source::read_ahead::slab_bytes;
-  auto made = std::make_unique<source::read_ahead>(*source_, runtime_->lanes_of(*mount_), size, slabs);
+  auto made = std::make_unique<source::read_ahead>(*source_, *mount_.lanes, size, slabs);
   runtime_->ahead().add(*made);
   ahead_ = std::move(made);
 }
@@ -144,7 +107,7 @@ std::uint64_t file_core::read_past_cache(std::uint64_t offset, std::uint64_t len
 }
 
 void file_core::fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept {
-  const auto next = late_ahead_.next(offset, length, answer_times_->at_once() * answer_times_->piece_bytes(), now_ns());
+  const auto next = late_ahead_.next(offset, length, mount_.answer_times->at_once() * mount_.answer_times->piece_bytes(), now_ns());
   if (next.length > 0) source_->fetch_ahead(next.offset, next.length);
 }
 

@@ -19,11 +19,6 @@
 #include "source/read_ahead.hpp"
 #include "source/source.hpp"
 
-namespace penstock {
-struct adopt_options;
-struct remote_options;
-}  // namespace penstock
-
 namespace penstock::core {
 
 class file_core;
@@ -65,18 +60,20 @@ class file_uses {
   std::uint64_t count_ = 0;
 };
 
+// The mount that serves a file, and the parts of it that the file itself uses. The answer times are null if the file system has no server.
+struct mount_parts {
+  core::mount* whole;
+  staging::lanes* lanes;
+  staging::waiting_lanes* waiting;
+  core::cold_speeds* cold_speeds;
+  staging::answer_times* answer_times;
+  staging::answer_times* thread_answer_times;
+};
+
 class file_core : public std::enable_shared_from_this<file_core> {
  public:
-  // Opens a local file by its path, or an object on a server by its URL.
-  static result<std::shared_ptr<file_core>> open(std::shared_ptr<core::runtime> with, const std::string& path, const open_options& options);
-  static result<std::shared_ptr<file_core>> adopt(std::shared_ptr<core::runtime> with, int descriptor, const adopt_options& options,
-                                                  const std::string& not_direct);
-  static result<std::shared_ptr<file_core>> open_remote(std::shared_ptr<core::runtime> with, const std::string& url,
-                                                        const remote_options& how, const open_options& options);
-  // Makes a file from any source.
-  static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from,
-                                         cache_use cache = cache_use::automatic, bool immutable = false, std::uint64_t bytes_per_second = 0,
-                                         std::string not_direct = {});
+  static std::shared_ptr<file_core> make(std::shared_ptr<core::runtime> with, const mount_parts& on, std::unique_ptr<source::source> from,
+                                         const open_options& options, std::string not_direct);
   file_core(const file_core&) = delete;
   file_core& operator=(const file_core&) = delete;
   ~file_core();
@@ -89,7 +86,7 @@ class file_core : public std::enable_shared_from_this<file_core> {
   [[nodiscard]] const std::string& name() const noexcept { return source_->name(); }
   [[nodiscard]] core::runtime& runtime() const noexcept { return *runtime_; }
   // The mount that serves this file.
-  [[nodiscard]] core::mount& mount() const noexcept { return *mount_; }
+  [[nodiscard]] core::mount& mount() const noexcept { return *mount_.whole; }
 
   // Why the user excluded this file from GPU-direct transfers; empty if they are allowed.
   [[nodiscard]] const std::string& not_direct() const noexcept { return not_direct_; }
@@ -114,14 +111,14 @@ class file_core : public std::enable_shared_from_this<file_core> {
   void charge(std::uint64_t bytes) noexcept;
 
   // The speeds and answer times of the mount. The answer times are null if the file system has no server.
-  [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *cold_speeds_; }
-  [[nodiscard]] staging::answer_times* answer_times() const noexcept { return answer_times_; }
-  [[nodiscard]] staging::answer_times* thread_answer_times() const noexcept { return thread_answer_times_; }
+  [[nodiscard]] core::cold_speeds& cold_speeds() const noexcept { return *mount_.cold_speeds; }
+  [[nodiscard]] staging::answer_times* answer_times() const noexcept { return mount_.answer_times; }
+  [[nodiscard]] staging::answer_times* thread_answer_times() const noexcept { return mount_.thread_answer_times; }
   // How promptly the file system answers, if known; prompt if it has no server.
   [[nodiscard]] staging::answer_times::verdict answers() const noexcept {
-    if (answer_times_ == nullptr) return staging::answer_times::verdict::prompt;
-    const auto known = answer_times_->advise();
-    return known != staging::answer_times::verdict::unknown ? known : thread_answer_times_->advise();
+    if (mount_.answer_times == nullptr) return staging::answer_times::verdict::prompt;
+    const auto known = mount_.answer_times->advise();
+    return known != staging::answer_times::verdict::unknown ? known : mount_.thread_answer_times->advise();
   }
   [[nodiscard]] bool answers_late() const noexcept { return answers() == staging::answer_times::verdict::late; }
 
@@ -170,7 +167,8 @@ class file_core : public std::enable_shared_from_this<file_core> {
 
  private:
   static void destroy(file_core* file) noexcept;
-  file_core(std::shared_ptr<core::runtime> with, std::unique_ptr<source::source> from, cache_use cache, std::uint64_t bytes_per_second);
+  file_core(std::shared_ptr<core::runtime> with, const mount_parts& on, std::unique_ptr<source::source> from, const open_options& options,
+            std::string not_direct);
   [[nodiscard]] status usable() const;
   void end(std::uint64_t uses) noexcept;
   void forget_cold_reads() noexcept;
@@ -182,12 +180,9 @@ class file_core : public std::enable_shared_from_this<file_core> {
 
   const std::shared_ptr<core::runtime> runtime_;  // outlives the source, which uses its kernel
   const std::unique_ptr<source::source> source_;
-  core::mount* const mount_;
-  core::cold_speeds* const cold_speeds_;
-  staging::answer_times* const answer_times_;
-  staging::answer_times* const thread_answer_times_;
-  const cache_use cache_;   // from the open options
-  std::string not_direct_;  // set before the file is published
+  const mount_parts mount_;
+  const cache_use cache_;  // from the open options
+  const std::string not_direct_;
   const owned_rate_limit rate_limit_;
   const bool is_limited_;
   std::shared_ptr<source::turnstile> turns_;

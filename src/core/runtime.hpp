@@ -37,7 +37,6 @@
 
 namespace penstock::core {
 
-class mount;
 class admission;
 
 // The kernel, drivers and other interfaces of an engine. Tests replace them.
@@ -79,20 +78,6 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
  public:
   runtime(const runtime&) = delete;
   runtime& operator=(const runtime&) = delete;
-
-  // The mount for a file system. A block device has its own mount.
-  virtual mount& mount_of(std::uint64_t device) = 0;
-  // The parts of a mount that lower layers use.
-  virtual core::cold_speeds& cold_speeds_of(mount& of) = 0;
-  // The answer times of a file system with a server. Queries the kernel about the file system.
-  struct known_answers {
-    staging::answer_times* past_cache;
-    staging::answer_times* by_threads;
-  };
-  virtual known_answers answer_times_of(mount& of) = 0;
-  virtual staging::lanes& lanes_of(mount& of) = 0;
-  // The lanes that wait for the file system's server.
-  virtual staging::waiting_lanes& waiting_lanes_of(mount& of) = 0;
 
   [[nodiscard]] const engine_options& options() const noexcept { return options_; }
   // The request's option, or else the engine's.

@@ -9,7 +9,7 @@
 
 namespace penstock::core {
 
-result<std::shared_ptr<upload_core>> upload_core::begin(std::shared_ptr<core::runtime> with, const std::string& url,
+result<std::shared_ptr<upload_core>> upload_core::begin(std::shared_ptr<engine_core> with, const std::string& url,
                                                         const remote_options& how) {
   const auto shown = source::remote::shown_text(url);
   if (with->forked()) return status(errc::forked, fmt::format("write {}: the engine belongs to the parent process", shown));
@@ -20,7 +20,7 @@ result<std::shared_ptr<upload_core>> upload_core::begin(std::shared_ptr<core::ru
 
 // A forked child leaks the upload, because the parent's threads may have held its locks or waited for it.
 upload_core::~upload_core() {
-  if (runtime_->forked()) {
+  if (engine_->forked()) {
     (void)new (std::nothrow) std::shared_ptr<source::remote::upload>(std::move(upload_));
   } else {
     upload_->abort();
@@ -28,13 +28,13 @@ upload_core::~upload_core() {
 }
 
 status upload_core::usable() const {
-  if (!runtime_->forked()) return {};
+  if (!engine_->forked()) return {};
   return {errc::forked, fmt::format("{} belongs to the parent process; write it again after fork", name())};
 }
 
 result<std::shared_ptr<file_core>> upload_core::open(std::uint64_t bytes_per_second) {
   if (auto problem = usable(); !problem.ok()) return problem;
-  return file_core::make(runtime_, source::remote::make_upload_source(upload_), cache_use::automatic, false, bytes_per_second);
+  return engine_->open(source::remote::make_upload_source(upload_), {.bytes_per_second = bytes_per_second});
 }
 
 status upload_core::publish(bool replace) {

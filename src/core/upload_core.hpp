@@ -6,17 +6,16 @@
 #include <string>
 #include <utility>
 
-#include "core/file_core.hpp"
-#include "core/runtime.hpp"
+#include "core/engine_core.hpp"
 #include "remote/s3/upload.hpp"
 
 namespace penstock::core {
 
 class upload_core {
  public:
-  static result<std::shared_ptr<upload_core>> begin(std::shared_ptr<core::runtime> with, const std::string& url, const remote_options& how);
-  upload_core(std::shared_ptr<core::runtime> with, std::shared_ptr<source::remote::upload> begun, bool overwrites)
-      : runtime_(std::move(with)), upload_(std::move(begun)), overwrites_(overwrites) {}
+  static result<std::shared_ptr<upload_core>> begin(std::shared_ptr<engine_core> with, const std::string& url, const remote_options& how);
+  upload_core(std::shared_ptr<engine_core> with, std::shared_ptr<source::remote::upload> begun, bool overwrites)
+      : engine_(std::move(with)), upload_(std::move(begun)), overwrites_(overwrites) {}
   upload_core(const upload_core&) = delete;
   upload_core& operator=(const upload_core&) = delete;
   // Aborts the upload unless it was published. Files that are open for it can no longer be written.
@@ -29,7 +28,7 @@ class upload_core {
  private:
   [[nodiscard]] status usable() const;
 
-  const std::shared_ptr<core::runtime> runtime_;  // outlives the upload, which uses its network
+  const std::shared_ptr<engine_core> engine_;  // outlives the upload, which uses its network
   std::shared_ptr<source::remote::upload> upload_;
   const bool overwrites_;
 };

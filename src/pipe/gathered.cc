@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "core/file_core.hpp"
-
 namespace penstock::pipes {
 
 result<incoming_target> gathered::add(const incoming_target& target, const std::string& name) {
@@ -17,7 +15,7 @@ result<incoming_target> gathered::add(const incoming_target& target, const std::
   }
   auto made = std::make_unique<source::awaited_memory>(name, target.length);
   auto* const memory = made.get();
-  auto source = core::file_core::make(with_.runtime, std::move(made));
+  auto source = with_.runtime->open(std::move(made));
   auto ended = [this](const status& outcome) { one_ended(outcome); };
   entries_.push_back({memory, std::make_unique<channel::stream_read>(with_, std::move(source), target, std::move(ended))});
   bytes_ += target.length;

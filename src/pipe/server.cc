@@ -134,7 +134,7 @@ result<std::vector<const channel::channel*>> channels_of(const std::vector<std::
 
 }  // namespace
 
-result<std::shared_ptr<server>> server::make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
+result<std::shared_ptr<server>> server::make(std::shared_ptr<core::engine_core> with, std::shared_ptr<sys::peer> door,
                                              const pipe_options& options, std::shared_ptr<sys::fabrics> network, const std::string& sysfs,
                                              std::span<const channel::channel* const> further_channels) {
   if (options.connections < 1 || options.connections > channel::limits::connections) {

@@ -19,7 +19,7 @@ class listener;
 class server {
  public:
   // further_channels: take precedence over the registry's.
-  static result<std::shared_ptr<server>> make(std::shared_ptr<core::runtime> with, std::shared_ptr<sys::peer> door,
+  static result<std::shared_ptr<server>> make(std::shared_ptr<core::engine_core> with, std::shared_ptr<sys::peer> door,
                                               const pipe_options& options, std::shared_ptr<sys::fabrics> network = sys::ucx_fabrics(),
                                               const std::string& sysfs = "/sys",
                                               std::span<const channel::channel* const> further_channels = {});

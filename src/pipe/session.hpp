@@ -79,7 +79,7 @@ class session final : public channel::frame_user,
   session(const pipe_shared& with, const std::string& url, bool local);
   ~session() override;
 
-  [[nodiscard]] const std::shared_ptr<core::runtime>& runtime() const noexcept { return with_.runtime; }
+  [[nodiscard]] std::shared_ptr<core::runtime> runtime() const noexcept { return with_.runtime; }
   [[nodiscard]] bool forked() const noexcept { return with_.runtime->forked(); }
   // The caller owns one reference to the result of send, next and receive.
   core::operation* send(const outgoing_message& message, const pipe_operation_options& options, io_callback callback);
