@@ -41,14 +41,23 @@ struct tools {
 // Targets into which the peer may write the tensors of the next message before the message itself arrives. Owned by the waiter for that
 // message.
 struct posting {
-  explicit posting(carrier& of) noexcept : by(of) {}
+  explicit posting(const channel& of) noexcept : by(of) {}
   posting(const posting&) = delete;
   posting& operator=(const posting&) = delete;
   virtual ~posting() = default;
+  // --- with the lock held
   // Returns true if the peer may use this posting, or has used it.
   [[nodiscard]] virtual bool is_given() const noexcept = 0;
+  // Sends the targets to the peer, for the message with this number.
+  virtual void post(std::uint64_t place) = 0;
+  // Returns false if the peer is writing to them.
+  virtual bool take_back() = 0;
+  // Returns true if the message with this frame_head::code and these tensors is pushed into the targets.
+  [[nodiscard]] virtual bool meets(std::uint32_t code, std::span<const tensor_facts> tensors) const = 0;
+  // Called when its message has arrived, or when the pipe has ended while the peer writes: the pusher then calls written().
+  virtual void await() = 0;
 
-  carrier& by;
+  const channel& by;
   std::vector<tensor_facts> targets;
   core::operation* told = nullptr;  // operation whose waiter is notified that the message is on its way; null: none
   void* waits = nullptr;            // owned by the owner
@@ -128,6 +137,27 @@ struct agreement {
   bool first_between_devices = false;  // the receiver's first choice among the channels between devices
 };
 
+// Pushes tensors: the sender writes them into targets that the receiver posted before the message arrived. Serves both ends of a pipe.
+class pusher {
+ public:
+  // --- without the lock
+  // Returns null if it cannot post the targets. May call drivers.
+  virtual std::unique_ptr<posting> prepare_posting(const std::vector<incoming_target>& targets) noexcept = 0;
+  // Looks for completed pushes that nothing else reports. Any thread.
+  virtual bool poll() noexcept = 0;
+  // Called when a queued message's streams have reached it.
+  virtual void in_time(outgoing& message) noexcept = 0;
+  // --- with the lock held
+  // Called when the message is sent with this number: writes its tensors to the targets that the peer has posted. Returns the value for
+  // frame_head::code of the announcement; 0: not pushed.
+  [[nodiscard]] virtual std::uint32_t push(outgoing& message, std::uint64_t place, endings& ended) = 0;
+  // Called when the peer will send nothing more.
+  virtual void lost(const status& why, endings& ended) = 0;
+
+ protected:
+  ~pusher() = default;
+};
+
 class carrier {
  public:
   carrier(const channel& of, const tools& with, carrier_owner& owner) noexcept : of_(of), with_(with), owner_(owner) {}
@@ -161,33 +191,14 @@ class carrier {
   // Called without the lock before a message is queued. in_time: the message's streams have reached it, so it can be sent. May call
   // drivers.
   virtual void prepare(outgoing& /*message*/, bool /*in_time*/) noexcept {}
-  // Called when a queued message's streams have reached it.
-  virtual void in_time(outgoing& /*message*/) noexcept {}
-  // Called when the message is sent with this number: writes its tensors to the targets that the peer has posted. Returns the value for
-  // frame_head::code of the announcement; 0: not pushed.
-  [[nodiscard]] virtual std::uint32_t push(outgoing& /*message*/, std::uint64_t /*place*/, endings& /*ended*/) { return 0; }
   // Called when the message is sent and its tensors wait to be requested. told: the tensors' facts in the announcement. The returned object
   // lives until the announcement has been sent.
   virtual std::shared_ptr<void> announce(outgoing& /*message*/, std::vector<tensor_facts>& /*told*/, endings& /*ended*/) { return nullptr; }
   // Called when the message has completed or failed: no further transfers may start.
   virtual void withdraw(outgoing& /*message*/) {}
 
-  // --- targets posted before their message arrives
-  // Returns null if it cannot post the targets. Called without the lock. May call drivers.
-  virtual std::unique_ptr<posting> prepare_posting(const std::vector<incoming_target>& /*targets*/) noexcept { return nullptr; }
-  // Sends the targets to the peer, for the message with this number.
-  virtual void post(posting& /*where*/, std::uint64_t /*place*/) {}
-  // Returns false if the peer is writing to them.
-  virtual bool take_back(posting& /*where*/) { return true; }
-  // Returns true if the message with this frame_head::code and these tensors is pushed into the posted targets.
-  [[nodiscard]] virtual bool meets(const posting& /*where*/, std::uint32_t /*code*/, std::span<const tensor_facts> /*tensors*/) const {
-    return false;
-  }
-  // Called when its message has arrived, or when the pipe has ended while the peer writes: the carrier then calls written().
-  virtual void await(posting& /*where*/) {}
-  // Returns true if poll() may find events that nothing else reports. Any thread, without the lock.
-  [[nodiscard]] virtual bool polls() const noexcept { return false; }
-  virtual bool poll() noexcept { return false; }
+  // Null: this carrier never pushes.
+  [[nodiscard]] virtual pusher* as_pusher() noexcept { return nullptr; }
 
   // --- the carrier's own frames, on the thread that reads them
   // Called with the lock held.
@@ -200,8 +211,6 @@ class carrier {
   virtual void go_on() noexcept {}
   // Returns the first failure, from before the pipe itself failed; ok: none. Called with the lock held.
   [[nodiscard]] virtual status lost_first() const { return {}; }
-  // Called when the peer will send nothing more.
-  virtual void lost(const status& /*why*/, endings& /*ended*/) {}
   // Releases everything that is not in flight. Called without the lock.
   virtual void close() noexcept {}
 

@@ -23,13 +23,19 @@ constexpr auto between_looks = std::chrono::milliseconds(1);
 
 // The local targets.
 struct mapping::given_targets final : posting {
-  using posting::posting;
   struct given_permit {
     std::uint32_t slot;
     std::uint32_t turn;
   };
+  explicit given_targets(mapping& owner) noexcept : posting(owner.of_), of(owner) {}
   [[nodiscard]] bool is_given() const noexcept override { return leave.has_value(); }
+  void post(std::uint64_t place) override { of.post(*this, place); }
+  bool take_back() override;
+  [[nodiscard]] bool meets(std::uint32_t code, std::span<const tensor_facts> tensors) const override;
+  void await() override;
+  [[nodiscard]] permit permission() const noexcept { return of.owner_.over()->own_permit(leave->slot, leave->turn); }
 
+  mapping& of;
   std::vector<exported_part> exports;
   std::optional<given_permit> leave;  // the permit; the peer may take it, or has taken it
   status outcome_then;                // reported once the peer can no longer write
@@ -213,10 +219,6 @@ std::shared_ptr<void> mapping::announce(outgoing& message, std::vector<tensor_fa
 
 // --- local targets
 
-permit mapping::permit_of(const given_targets& where) const noexcept {
-  return owner_.over()->own_permit(where.leave->slot, where.leave->turn);
-}
-
 std::unique_ptr<posting> mapping::prepare_posting(const std::vector<incoming_target>& targets) noexcept {
   if (!may_be_pushed_.load() || targets.empty()) return nullptr;
   return or_without_memory(
@@ -248,8 +250,7 @@ bool mapping::watches_process() noexcept {
   return process_.get() >= 0;
 }
 
-void mapping::post(posting& where, std::uint64_t place) {
-  auto& of = static_cast<given_targets&>(where);
+void mapping::post(given_targets& of, std::uint64_t place) {
   if (watch_ == nullptr) {
     watch_ = new watch(owner_.handle(), *this);
     being_pushed_.reserve(permit::count);
@@ -273,25 +274,22 @@ void mapping::post(posting& where, std::uint64_t place) {
   owner_.enqueue({{kind_of(posted), slot, place, turn, size}, std::move(body), {}, [kept = std::move(left)](const status& /*why*/) {}});
 }
 
-bool mapping::take_back(posting& where) {
-  auto& of = static_cast<given_targets&>(where);
-  if (!of.leave) return true;
-  if (!permit_of(of).take_back()) return false;
-  free_permits_.push_back(of.leave->slot);
-  of.leave.reset();
+bool mapping::given_targets::take_back() {
+  if (!leave) return true;
+  if (!permission().take_back()) return false;
+  of.free_permits_.push_back(leave->slot);
+  leave.reset();
   return true;
 }
 
-bool mapping::meets(const posting& where, std::uint32_t code, std::span<const tensor_facts> tensors) const {
-  const auto& of = static_cast<const given_targets&>(where);
+bool mapping::given_targets::meets(std::uint32_t code, std::span<const tensor_facts> tensors) const {
   const auto is_one_of = [](const auto& one, const auto& other) { return one.length == other.length && !one.in_line; };
-  return of.leave && of.leave->slot + 1 == code &&
-         std::equal(tensors.begin(), tensors.end(), of.targets.begin(), of.targets.end(), is_one_of);
+  return leave && leave->slot + 1 == code && std::equal(tensors.begin(), tensors.end(), targets.begin(), targets.end(), is_one_of);
 }
 
-void mapping::await(posting& where) {
-  being_pushed_.push_back(&static_cast<given_targets&>(where));
-  pushes_here_.store(being_pushed_.size(), std::memory_order_relaxed);
+void mapping::given_targets::await() {
+  of.being_pushed_.push_back(this);
+  of.pushes_here_.store(of.being_pushed_.size(), std::memory_order_relaxed);
 }
 
 void mapping::told_of_push(const frame_head& head, std::span<const std::byte> body, endings& ended) {
@@ -316,7 +314,7 @@ void mapping::lost(const status& why, endings& ended) {
   const bool has_ended = !being_pushed_.empty() && with_.door->has_ended(process_.get());
   for (std::size_t i = being_pushed_.size(); i-- > 0;) {
     auto& where = *being_pushed_[i];
-    if (!has_ended && !permit_of(where).used()) continue;
+    if (!has_ended && !where.permission().used()) continue;
     being_pushed_.erase(being_pushed_.begin() + static_cast<std::ptrdiff_t>(i));
     owner_.written(where, where.outcome_then, ended);
   }
@@ -340,7 +338,7 @@ bool mapping::poll() noexcept {
 
 // Reports the pushes that the sender's devices have marked as complete.
 bool mapping::ends_of_pushes() noexcept {
-  const auto is_there = [&](const auto* where) { return permit_of(*where).written(); };
+  const auto is_there = [&](const auto* where) { return where->permission().written(); };
   {
     const std::unique_lock guard(owner_.lock(), std::try_to_lock);
     if (!guard || std::none_of(being_pushed_.begin(), being_pushed_.end(), is_there)) return false;

@@ -23,7 +23,7 @@
 
 namespace penstock::channel {
 
-class mapping final : public carrier {
+class mapping final : public carrier, public pusher {
  public:
   using carrier::carrier;
   ~mapping() override;
@@ -36,12 +36,8 @@ class mapping final : public carrier {
   void prepare(outgoing& message, bool in_time) noexcept override;
   std::shared_ptr<void> announce(outgoing& message, std::vector<tensor_facts>& told, endings& ended) override;
   // --- writes into the receiver's memory: the receiver
+  [[nodiscard]] pusher* as_pusher() noexcept override { return this; }
   std::unique_ptr<posting> prepare_posting(const std::vector<incoming_target>& targets) noexcept override;
-  void post(posting& where, std::uint64_t place) override;
-  bool take_back(posting& where) override;
-  [[nodiscard]] bool meets(const posting& where, std::uint32_t code, std::span<const tensor_facts> tensors) const override;
-  void await(posting& where) override;
-  [[nodiscard]] bool polls() const noexcept override { return true; }
   bool poll() noexcept override;
   void lost(const status& why, endings& ended) override;
   // Checks whether the writes of a disconnected sender are complete.
@@ -82,7 +78,6 @@ class mapping final : public carrier {
   void share_all(outgoing& message, leaving& of);
   std::shared_ptr<void> pass(std::vector<tensor_facts>& told, std::vector<exported_part>& exports);
   [[nodiscard]] bool watches_process() noexcept;
-  [[nodiscard]] permit permit_of(const given_targets& where) const noexcept;
   [[nodiscard]] permit permit_of(const push_targets& to) const noexcept { return owner_.over()->permit_of_other(to.slot, to.turn); }
   [[nodiscard]] staging::link* likely_sender(bool emulated) noexcept;
   bool prepare_push(outgoing& message) noexcept;
@@ -90,6 +85,7 @@ class mapping final : public carrier {
   bool ends_of_pushes() noexcept;
   void copied(pushed_part& part, const status& outcome) noexcept;
   // --- with the lock held
+  void post(given_targets& where, std::uint64_t place);
   [[nodiscard]] std::shared_ptr<const push_targets> targets_for(const outgoing& message) const;
   status told_of_targets(const frame_head& head, std::span<const std::byte> body);
   void map_ahead(const std::shared_ptr<const push_targets>& to) noexcept;

@@ -91,7 +91,7 @@ void session::deliver(endings& ended) {
     if (op.come->pushed) {
       op.move_to(next_operation::stage::written);
       op.posted->message = op.come->number;
-      op.posted->by.await(*op.posted);
+      op.posted->await();
       if (op.posted->told != nullptr) op.posted->told->comes_soon();
     } else {
       conclude(op, {0, {}}, ended);
@@ -112,20 +112,16 @@ void session::stop(next_operation& op) noexcept {
 // --- targets posted before their message arrives
 
 std::unique_ptr<channel::posting> session::prepare_posting(const std::vector<incoming_target>& targets) noexcept {
-  for (const auto& each : carriers_) {
-    if (each == nullptr) continue;
-    if (auto made = each->prepare_posting(targets); made != nullptr) return made;
-  }
-  return nullptr;
+  return pusher_ != nullptr ? pusher_->prepare_posting(targets) : nullptr;
 }
 
 // Sends the peer the targets for the message that this operation will receive.
 void session::post(next_operation& op) {
-  if (op.posted != nullptr && come_.empty()) op.posted->by.post(*op.posted, come_so_far_ + waiting_.size());
+  if (op.posted != nullptr && come_.empty()) op.posted->post(come_so_far_ + waiting_.size());
 }
 
 // Returns false if the peer is already writing to them.
-bool session::take_back(const next_operation& op) { return op.posted == nullptr || op.posted->by.take_back(*op.posted); }
+bool session::take_back(const next_operation& op) { return op.posted == nullptr || op.posted->take_back(); }
 
 // Revokes the targets of this operation and of those queued after it, because each of them would now receive a different message than was
 // announced to the peer. Returns false if the message for any of them is already on its way.
@@ -142,7 +138,7 @@ status session::meets_posting(const channel::frame_head& head, arrived_message& 
     if (!could || take_back(*op)) return {};
     return {errc::io, "the peer took a permit to push a message but did not push it"};
   }
-  if (!could || !op->posted->by.meets(*op->posted, head.code, message.facts.tensors)) {
+  if (!could || !op->posted->meets(head.code, message.facts.tensors)) {
     return {errc::io, "the peer pushed a message without permission"};
   }
   message.pushed = true;
@@ -156,11 +152,11 @@ void session::written(channel::posting& where, const status& outcome, endings& e
     conclude(op, {0, outcome}, ended);
     return;
   }
-  note_written(where.by.of(), op);
+  note_written(where.by, op);
   std::uint64_t bytes = 0;
   for (const auto& each : where.targets) bytes += each.length;
   const auto tensors = where.targets.size();
-  count(where.by.of(), {.name = {}, .received_tensors = tensors, .received_bytes = bytes, .pushed_tensors = tensors});
+  count(where.by, {.name = {}, .received_tensors = tensors, .received_bytes = bytes, .pushed_tensors = tensors});
   conclude(op, {bytes, {}}, ended);
 }
 

@@ -139,9 +139,7 @@ core::operation* session::send(const outgoing_message& message, const pipe_opera
 }
 
 void session::may_begin(send_operation& op, const status& outcome) noexcept {
-  for (const auto& each : carriers_) {
-    if (outcome.ok() && each != nullptr) each->in_time(op);
-  }
+  if (outcome.ok() && pusher_ != nullptr) pusher_->in_time(op);
   with_lock([&](endings& ended) {
     op.ready = true;
     if (!outcome.ok()) end(op, {0, outcome}, ended);
@@ -174,11 +172,8 @@ bool session::leaves_now(const channel::outgoing& message) const noexcept {
 void session::announce(send_operation& op, endings& ended) {
   channel::announcement facts;
   facts.metadata = op.message.metadata;
-  std::uint32_t pushes = 0;
   ++announced_so_far_;
-  for (const auto& each : carriers_) {
-    if (each != nullptr) pushes = std::max(pushes, each->push(op, announced_so_far_, ended));
-  }
+  const auto pushes = pusher_ != nullptr ? pusher_->push(op, announced_so_far_, ended) : 0;
   if (!op.in_line && pushes == 0) {
     op.guard = guards_.take();
     facts.guard_address = reinterpret_cast<std::uintptr_t>(op.guard);

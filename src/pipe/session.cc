@@ -75,7 +75,7 @@ void session::make_carriers() {
     carriers_.push_back(each->make(with_, *this));
     auto* const made = carriers_.back().get();
     if (made != nullptr) made->set_number(static_cast<std::uint8_t>(carriers_.size() - 1));
-    if (made != nullptr && made->polls()) polled_.push_back(made);
+    if (made != nullptr && made->as_pusher() != nullptr) pusher_ = made->as_pusher();
   }
 }
 
@@ -293,13 +293,11 @@ void session::end_all(const status& why, endings& ended) {
       conclude(*op, {0, why}, ended);
     } else {
       op->move_to(next_operation::stage::written);
-      op->posted->by.await(*op->posted);
+      op->posted->await();
     }
   }
   waiting_.clear();
-  for (const auto& each : carriers_) {
-    if (each != nullptr) each->lost(why, ended);
-  }
+  if (pusher_ != nullptr) pusher_->lost(why, ended);
   for (const auto& [number, op] : receiving_now_) {
     if (closed_ || op->needs_other_end()) abandon(*op, why, ended);
   }
@@ -353,9 +351,8 @@ void session::close_carriers() noexcept {
 }
 
 bool session::poll() noexcept {
-  bool found = connection_->poll();
-  for (auto* each : polled_) found = each->poll() || found;
-  return found;
+  const bool found = connection_->poll();
+  return (pusher_ != nullptr && pusher_->poll()) || found;
 }
 
 // --- called by carriers

@@ -236,7 +236,7 @@ class session final : public channel::frame_user,
   bool connects_ = false;
   std::shared_ptr<channel::connection> connection_;
   std::vector<std::unique_ptr<channel::carrier>> carriers_;  // one per entry of with_.channels; null: cannot be used here
-  std::vector<channel::carrier*> polled_;                    // the carriers that need polling
+  channel::pusher* pusher_ = nullptr;                        // of the carrier that pushes; null: none
   admittance secret_;
   sys::shared_region offered_;   // until the peer has replied
   std::vector<std::byte> body_;  // the arriving frame's body, unless it is written to a tensor
