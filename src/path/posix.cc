@@ -15,6 +15,8 @@
 
 namespace penstock::path {
 
+using source::caching;
+
 extern const declaration declared_posix;
 
 namespace {
@@ -54,40 +56,23 @@ class posix final : public data_path {
   }
 
   io_result carry_now(const small_transfer& what) override {
-    if (what.is_write && !what.spares_cache) {
-      const auto stopped = [&what]() -> status {
-        if (std::chrono::steady_clock::now() < what.deadline) return {};
-        return {errc::timed_out, "the deadline has passed"};
-      };
-      return what.file->drain_unless(stopped, what.memory, what.length, what.offset);
-    }
-    return move(*what.file, what.is_write, what.memory, what.length, what.offset, what.spares_cache);
+    const auto by = what.spares_cache ? caching::uncached : caching::usual;
+    if (!what.is_write) return what.file->fill(what.memory, what.length, what.offset, by);
+    const source::stop_question stopped = [&what]() -> status {
+      if (std::chrono::steady_clock::now() < what.deadline) return {};
+      return {errc::timed_out, "the deadline has passed"};
+    };
+    return what.file->drain(what.memory, what.length, what.offset, {by, &stopped});
   }
 
  private:
-  static io_result move(source::source& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset,
-                        bool spares_cache) {
-    if (is_write) return spares_cache ? file.drain_uncached(memory, length, offset) : file.drain(memory, length, offset);
-    return spares_cache ? file.fill_uncached(memory, length, offset) : file.fill(memory, length, offset);
-  }
-
-  static io_result transfer(source::source& file, bool is_write, std::byte* memory, std::uint64_t length, std::uint64_t offset,
-                            bool spares_cache) {
-    auto outcome = move(file, is_write, memory, length, offset, spares_cache);
-    outcome.error = outcome.error.with_context("posix");
-    return outcome;
-  }
-
   static io_result transfer_of(const job& item, std::uint64_t from, std::uint64_t length) {
-    if (item.is_write && !item.spares_cache) {
-      auto outcome = item.file->drain_unless([&item] { return item.owner->stopped(); }, item.memory + from, length, item.offset + from);
-      outcome.error = outcome.error.with_context("posix");
-      return outcome;
-    }
-    if (item.way != way::past_cache || item.is_write)
-      return transfer(*item.file, item.is_write, item.memory + from, length, item.offset + from, item.spares_cache);
-    assert((item.offset | item.length) % direct_alignment == 0);
-    auto outcome = item.file->fill_direct(item.memory + from, length, item.offset + from);
+    const bool past_cache = item.way == way::past_cache && !item.is_write;
+    assert(!past_cache || (item.offset | item.length) % direct_alignment == 0);
+    const auto by = past_cache ? caching::direct : item.spares_cache ? caching::uncached : caching::usual;
+    const source::stop_question stopped = [&item] { return item.owner->stopped(); };
+    auto outcome = item.is_write ? item.file->drain(item.memory + from, length, item.offset + from, {by, &stopped})
+                                 : item.file->fill(item.memory + from, length, item.offset + from, by);
     outcome.error = outcome.error.with_context("posix");
     return outcome;
   }
@@ -136,9 +121,10 @@ class posix final : public data_path {
     for (auto& range : item.ranges) {
       range.error = item.owner->range_stopped(range);
       if (!range.error.ok()) continue;
-      auto outcome = transfer(*range.file, item.is_write, range.memory, range.length, range.offset, false);
+      auto outcome = item.is_write ? range.file->drain(range.memory, range.length, range.offset)
+                                   : range.file->fill(range.memory, range.length, range.offset);
       range.moved = outcome.bytes_done;
-      range.error = std::move(outcome.error);
+      range.error = outcome.error.with_context("posix");
       total += range.moved;
     }
     item.owner->finished(item, total, {});

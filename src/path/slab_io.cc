@@ -2,6 +2,8 @@
 
 namespace penstock::path {
 
+using source::caching;
+
 namespace {
 
 template <class Move>
@@ -17,19 +19,23 @@ io_result by_route(source::source& file, bool past_cache, const told_of_fallback
 io_result fill_slab(source::source& file, std::byte* target, std::uint64_t length, std::uint64_t offset, slab_route how,
                     const told_of_fallback& told) {
   return by_route(file, how.way == way::past_cache, told, [&](bool past_cache) {
-    if (past_cache) return file.fill_direct(target - offset % source::direct_alignment, length, offset);
-    if (how.spares_cache) return file.fill_uncached(target, length, offset);
-    if (how.way == way::filling) return file.fill_cold(target, length, offset);
-    return how.sent_at_once ? file.fill_streaming(target, length, offset) : file.fill(target, length, offset);
+    return file.fill(target, length, offset,
+                     past_cache                ? caching::direct
+                     : how.spares_cache        ? caching::uncached
+                     : how.way == way::filling ? caching::filling
+                     : how.sent_at_once        ? caching::streaming
+                                               : caching::usual);
   });
 }
 
 io_result drain_slab(source::source& file, const std::byte* memory, std::uint64_t length, std::uint64_t offset, slab_route how,
                      const told_of_fallback& told) {
   return by_route(file, how.way == way::past_cache, told, [&](bool past_cache) {
-    if (past_cache) return file.drain_direct(memory, length, offset);
-    if (how.spares_cache) return file.drain_uncached(memory, length, offset);
-    return how.stopped != nullptr ? file.drain_unless(*how.stopped, memory, length, offset) : file.drain(memory, length, offset);
+    return file.drain(memory, length, offset,
+                      {past_cache         ? caching::direct
+                       : how.spares_cache ? caching::uncached
+                                          : caching::usual,
+                       how.stopped});
   });
 }
 

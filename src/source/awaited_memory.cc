@@ -35,7 +35,8 @@ void awaited_memory::come(const status& outcome) noexcept {
   }
 }
 
-io_result awaited_memory::drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) {
+io_result awaited_memory::drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/,
+                                const drain_manner& /*how*/) {
   return {0, {errc::unsupported, "this memory is read-only"}};
 }
 

@@ -26,7 +26,7 @@ class awaited_memory final : public source {
   result<std::uint64_t> size() override { return length_; }
   status sync() override { return {}; }
   result<bool> ends_at(std::uint64_t offset) override { return offset >= length_; }
-  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const drain_manner& how) override;
   void begin_fill(far_fill& what) noexcept override;
   void cancel(far_fill& what) noexcept override;
   status close() override;

@@ -295,9 +295,21 @@ result<std::size_t> local_file::pread(int fd, void* target, std::uint64_t length
   return or_no_memory([&] { return (kernel_.*by)(fd, target, length, offset); });
 }
 
-io_result local_file::fill(std::byte* target, std::uint64_t length, std::uint64_t offset) {
-  if (descriptors().cached < 0)
-    return aligned(target, length, offset) ? read_blocks(target, length, offset) : fill_bounced(target, length, offset);
+io_result local_file::fill(std::byte* target, std::uint64_t length, std::uint64_t offset, caching by) {
+  const int cached = descriptors().cached;
+  if (by == caching::streaming) return fill_streaming(target, length, offset);
+  if (by == caching::direct) {
+    const std::uint64_t skip = offset % direct_alignment;
+    auto got = read_blocks(target - skip, blocks_around(offset, length), offset - skip);
+    got.bytes_done = std::min(length, got.bytes_done > skip ? got.bytes_done - skip : 0);
+    return got;
+  }
+  if (cached < 0) return aligned(target, length, offset) ? read_blocks(target, length, offset) : fill_bounced(target, length, offset);
+  if (by == caching::filling) (void)or_no_memory([&] { return kernel_.read_into_cache(cached, offset, length); });
+  if (by == caching::uncached && uncached_problem().ok()) {
+    auto got = read_all(&sys::kernel::pread_uncached, target, length, offset);
+    if (!refuses_uncached(got)) return got;
+  }
   return read_all(&sys::kernel::pread, target, length, offset);
 }
 
@@ -333,18 +345,6 @@ io_result local_file::fill_streaming(std::byte* target, std::uint64_t length, st
   return total;
 }
 
-io_result local_file::fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) {
-  if (const int cached = descriptors().cached; cached >= 0)
-    (void)or_no_memory([&] { return kernel_.read_into_cache(cached, offset, length); });
-  return fill(target, length, offset);
-}
-
-io_result local_file::fill_uncached(std::byte* target, std::uint64_t length, std::uint64_t offset) {
-  if (descriptors().cached < 0 || !uncached_problem().ok()) return fill(target, length, offset);
-  auto got = read_all(&sys::kernel::pread_uncached, target, length, offset);
-  return refuses_uncached(got) ? fill(target, length, offset) : got;
-}
-
 // The kernel checks the flags first, so if it rejects them it has transferred nothing.
 bool local_file::refuses_uncached(const io_result& outcome) noexcept {
   if (outcome.error.code() != errc::unsupported || outcome.bytes_done > 0) return false;
@@ -360,13 +360,6 @@ status local_file::uncached_problem() {
 void local_file::fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept {
   const int cached = descriptors().cached;
   if (cached >= 0 && offset < opened_bytes_) kernel_.read_ahead(cached, offset, std::min(length, opened_bytes_ - offset));
-}
-
-io_result local_file::fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) {
-  const std::uint64_t skip = offset % direct_alignment;
-  auto got = read_blocks(block, blocks_around(offset, length), offset - skip);
-  got.bytes_done = std::min(length, got.bytes_done > skip ? got.bytes_done - skip : 0);
-  return got;
 }
 
 // Reads bypassing the page cache; target, length and offset are aligned.
@@ -416,9 +409,9 @@ io_result local_file::fill_bounced(std::byte* target, std::uint64_t length, std:
   while (total.bytes_done < length) {
     const std::uint64_t from = offset + total.bytes_done;
     const std::uint64_t want = std::min(length - total.bytes_done, bounce_bytes);
-    auto* block = static_cast<std::byte*>(bounce.get());
-    const auto got = fill_direct(block, want, from);
-    const auto copied = copy_out(target + total.bytes_done, block + from % direct_alignment, got.bytes_done);
+    auto* const bytes = static_cast<std::byte*>(bounce.get()) + from % direct_alignment;
+    const auto got = fill(bytes, want, from, caching::direct);
+    const auto copied = copy_out(target + total.bytes_done, bytes, got.bytes_done);
     total.bytes_done += copied.bytes_done;
     total.error = copied.ok() ? got.error : at(copied.error, "read", length, offset);
     if (!total.ok() || copied.bytes_done < want) break;
@@ -428,21 +421,15 @@ io_result local_file::fill_bounced(std::byte* target, std::uint64_t length, std:
 
 // --- writing
 
-io_result local_file::drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
+io_result local_file::drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const drain_manner& how) {
+  const auto [cached, direct] = descriptors();
+  if (how.by == caching::direct) return write_all(direct, memory, length, offset);
+  if (how.by == caching::uncached && cached >= 0 && uncached_problem().ok()) {
+    auto written = write_all(cached, memory, length, offset, &sys::kernel::pwrite_uncached);
+    if (!refuses_uncached(written)) return written;
+  }
   if (auto refused = can_drain(memory, length, offset); !refused.ok()) return {0, at(refused, "write", length, offset)};
-  const int cached = descriptors().cached;
-  return cached >= 0 ? write_all(cached, memory, length, offset) : drain_direct(memory, length, offset);
-}
-
-io_result local_file::drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
-  return write_all(descriptors().direct, memory, length, offset);
-}
-
-io_result local_file::drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
-  const int cached = descriptors().cached;
-  if (cached < 0 || !uncached_problem().ok()) return drain(memory, length, offset);
-  auto written = write_all(cached, memory, length, offset, &sys::kernel::pwrite_uncached);
-  return refuses_uncached(written) ? drain(memory, length, offset) : written;
+  return write_all(cached >= 0 ? cached : direct, memory, length, offset);
 }
 
 io_result local_file::write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset, put by) {

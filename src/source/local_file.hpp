@@ -37,17 +37,13 @@ class local_file final : public source {
   result<std::uint64_t> resident_bytes(std::uint64_t offset, std::uint64_t length) override;
   bool changed() override;
   result<bool> ends_at(std::uint64_t offset) override;
-  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
-  io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
-  io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
-  io_result fill_uncached(std::byte* target, std::uint64_t length, std::uint64_t offset) override;
+  using source::drain;
+  using source::fill;
+  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset, caching by) override;
   void fetch_ahead(std::uint64_t offset, std::uint64_t length) noexcept override;
-  io_result fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) override;
-  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
-  io_result drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const drain_manner& how) override;
   [[nodiscard]] status uncached_problem() override;
   [[nodiscard]] std::string told() const override { return told_; }
-  io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
   bool let_wait(staging::waiting_lanes& by, staging::answer_times& times) override;
   void begin_fill(far_fill& what) noexcept override;
   // Waits for fills in flight, except in a forked child.
@@ -70,6 +66,7 @@ class local_file final : public source {
   result<bool> ends_at_by_blocks(std::uint64_t offset);
   io_result read_blocks(std::byte* target, std::uint64_t length, std::uint64_t offset);
   static io_result copy_out(std::byte* target, const std::byte* source, std::uint64_t length) noexcept;
+  io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset);
   io_result fill_bounced(std::byte* target, std::uint64_t length, std::uint64_t offset);
   io_result write_all(int fd, const std::byte* memory, std::uint64_t length, std::uint64_t offset, put by = &sys::kernel::pwrite);
 

@@ -25,12 +25,12 @@ class memory_of_process final : public source {
   status sync() override { return {}; }
   result<std::uint64_t> resident_bytes(std::uint64_t /*offset*/, std::uint64_t length) override { return length; }
   result<bool> ends_at(std::uint64_t offset) override { return offset >= length_; }
-  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override {
+  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset, caching /*by*/) override {
     const auto there = std::min(length, length_ - std::min(offset, length_));
     auto problem = there > 0 ? door_->read_memory(process_, address_ + offset, target, there) : status();
     return {problem.ok() ? there : 0, std::move(problem)};
   }
-  io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {
+  io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/, const drain_manner& /*how*/) override {
     return {0, {errc::unsupported, "this memory is read-only"}};
   }
 

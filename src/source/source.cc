@@ -55,7 +55,7 @@ void far_fill::step() noexcept {
   if (before == 1) ended(std::move(outcome_));
 }
 
-io_result source::fill(std::byte* target, std::uint64_t length, std::uint64_t offset) {
+io_result source::fill(std::byte* target, std::uint64_t length, std::uint64_t offset, caching /*by*/) {
   awaited_fill what(target, length, offset);
   begin_fill(what);
   what.begun();

@@ -96,6 +96,22 @@ inline constexpr std::uint64_t far_device = ~std::uint64_t{0};
 // Returns the reason as an error if the waiting caller was asked to stop.
 using stop_question = std::function<status()>;
 
+// How a transfer uses the page cache. A source without a page cache ignores it.
+enum class caching : std::uint8_t {
+  usual,      // through the page cache if possible
+  streaming,  // the same, into a target that a device reads immediately and that should not stay dirty in this CPU's caches (see
+              // base/stream_copy.hpp)
+  filling,    // the same, for a range that is partly uncached and should become cached
+  uncached,  // bytes stay out of the page cache unless they are in it, or leave it once they are on the device, if the kernel supports that
+  direct,    // past the page cache; direct_problem() must be ok. A read needs memory for all blocks that contain the range: target is
+             // offset % direct_alignment after its start, which must be aligned, unless the file system accepts any memory
+};
+
+struct drain_manner {
+  caching by = caching::usual;             // usual, uncached or direct
+  const stop_question* stopped = nullptr;  // polled while the source waits for anything other than the kernel; null: nothing stops it
+};
+
 class source {
  public:
   source(const source&) = delete;
@@ -131,43 +147,21 @@ class source {
   // Returns true if the source ends at or before offset. Called after a short read. Errors: those of reads.
   virtual result<bool> ends_at(std::uint64_t offset) = 0;
 
-  // Reads length bytes at offset into host memory, through the page cache if possible. Reads fewer bytes only at the end of the source;
-  // bytes_done is exact on failure. A far source starts one fill and waits for it.
-  virtual io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset);
-  // Like fill(), for a target that a device reads immediately and that should not stay dirty in this CPU's caches (see
-  // base/stream_copy.hpp).
-  virtual io_result fill_streaming(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
-  // Like fill(), for a range that is partly uncached and should become cached.
-  virtual io_result fill_cold(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
-  // Like fill(), but leaves uncached bytes uncached if the kernel supports that; see uncached_problem().
-  virtual io_result fill_uncached(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset); }
+  // Reads length bytes at offset into host memory. Reads fewer bytes only at the end of the source; bytes_done is exact on failure. A far
+  // source starts one fill and waits for it.
+  virtual io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset, caching by);
+  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) { return fill(target, length, offset, caching::usual); }
   // Starts reading the uncached part of the range into the page cache, without waiting. A hint.
   virtual void fetch_ahead(std::uint64_t /*offset*/, std::uint64_t /*length*/) noexcept {}
-  // Reads all blocks that contain a range, bypassing the page cache; direct_problem() must be ok. block must have room for them and be
-  // aligned, unless the file system accepts any memory. The range starts at block + offset % direct_alignment, and only its bytes are
-  // counted.
-  virtual io_result fill_direct(std::byte* /*block*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) { return {0, direct_problem()}; }
 
   // Returns ok if the range can be written. If cached_problem() is not ok, range and memory must be aligned: anything else would need a
   // read-modify-write, which can lose adjacent bytes. memory: null if it will be aligned. Error: invalid_argument, with the alignment.
   status can_drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset);
-  // Writes a range that can_drain() accepts. bytes_done is exact on failure.
-  virtual io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) = 0;
-  // Like drain(), but polls stopped while it waits for anything other than the kernel.
-  virtual io_result drain_unless(const stop_question& /*stopped*/, const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
-    return drain(memory, length, offset);
-  }
-  // Like drain(), but drops the bytes from the page cache once they are on the device, if the kernel supports that.
-  virtual io_result drain_uncached(const std::byte* memory, std::uint64_t length, std::uint64_t offset) {
-    return drain(memory, length, offset);
-  }
-  // Returns why bytes transferred by fill_uncached() and drain_uncached() stay in the page cache, as far as known: ok before the first such
-  // transfer.
+  // Writes a range that can_drain() accepts; caching::direct also needs an aligned range and memory. bytes_done is exact on failure.
+  virtual io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const drain_manner& how) = 0;
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) { return drain(memory, length, offset, {}); }
+  // Returns why bytes transferred with caching::uncached stay in the page cache, as far as known: ok before the first such transfer.
   [[nodiscard]] virtual status uncached_problem() { return {errc::unsupported, "the source has no such cache"}; }
-  // Writes bypassing the page cache; direct_problem() must be ok and all three arguments aligned.
-  virtual io_result drain_direct(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) {
-    return {0, direct_problem()};
-  }
 
   // The text for explain: which server supplies the bytes and how it is queried, if the name does not show that.
   [[nodiscard]] virtual std::string told() const { return {}; }

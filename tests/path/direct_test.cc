@@ -91,10 +91,11 @@ class plain_file final : public source::source {
     std::byte unused{};
     return ::pread(fd(), &unused, 1, static_cast<off_t>(offset)) == 0;
   }
-  io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {
+  io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/, ::penstock::source::caching /*by*/) override {
     return {0, {errc::unsupported, ""}};
   }
-  io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {
+  io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/,
+                  const ::penstock::source::drain_manner& /*how*/) override {
     return {0, {errc::unsupported, ""}};
   }
 };

@@ -39,8 +39,13 @@ class lent_file final : public source::source {
   result<std::uint64_t> size() override { return lent_bytes; }
   status sync() override { return {}; }
   result<bool> ends_at(std::uint64_t offset) override { return offset >= lent_bytes; }
-  io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override { return {}; }
-  io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override { return {}; }
+  io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/, ::penstock::source::caching /*by*/) override {
+    return {};
+  }
+  io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/,
+                  const ::penstock::source::drain_manner& /*how*/) override {
+    return {};
+  }
 };
 
 class lent_memory_test : public ::testing::Test {

@@ -188,7 +188,7 @@ TEST_F(local_file_source, a_direct_read_that_stops_early_goes_on_whatever_size_i
     faulty_->shorten({.call = "pread", .nth = 1, .bytes = mib + 17});
     faulty_->shorten({.call = "pread", .nth = 4, .bytes = 4096});
     aligned_bytes memory(4 * mib);
-    const auto read = file->fill_direct(memory.data, 4 * mib, 0);
+    const auto read = file->fill(memory.data, 4 * mib, 0, caching::direct);
     EXPECT_TRUE(read.ok()) << read.error.message();
     EXPECT_EQ(read.bytes_done, size);
     EXPECT_EQ(pattern::first_difference(std::span(memory.data, size), seed, 0), std::nullopt);
@@ -206,7 +206,7 @@ TEST_F(local_file_source, a_read_of_the_last_bytes_that_fails_is_no_end) {
   const auto file = lend(kinds::both);
   faulty_->fail({.call = "pread", .nth = 2, .error = EIO});
   aligned_bytes memory(4 * mib);
-  const auto read = file->fill_direct(memory.data, 4 * mib, 0);
+  const auto read = file->fill(memory.data, 4 * mib, 0, caching::direct);
   EXPECT_EQ(read.error.native(), EIO);
 }
 
@@ -214,9 +214,9 @@ TEST_F(local_file_source, streaming_reads_the_same_bytes) {
   for (const auto which : all_kinds) {
     const auto file = lend(which);
     std::vector<std::byte> odd(2 * mib + 3);
-    EXPECT_EQ(file->fill_streaming(odd.data(), odd.size(), 7).bytes_done, odd.size());
+    EXPECT_EQ(file->fill(odd.data(), odd.size(), 7, caching::streaming).bytes_done, odd.size());
     EXPECT_EQ(pattern::first_difference(odd, seed, 7), std::nullopt);
-    EXPECT_EQ(file->fill_streaming(odd.data(), odd.size(), size - 10).bytes_done, 10U);
+    EXPECT_EQ(file->fill(odd.data(), odd.size(), size - 10, caching::streaming).bytes_done, 10U);
   }
 }
 

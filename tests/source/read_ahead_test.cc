@@ -35,9 +35,11 @@ class changing_source final : public source {
   status sync() override { return {}; }
   result<bool> ends_at(std::uint64_t offset) override { return of_.ends_at(offset); }
   result<std::uint64_t> resident_bytes(std::uint64_t offset, std::uint64_t length) override { return of_.resident_bytes(offset, length); }
-  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override { return of_.fill(target, length, offset); }
-  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
-    return of_.drain(memory, length, offset);
+  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset, caching by) override {
+    return of_.fill(target, length, offset, by);
+  }
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const drain_manner& how) override {
+    return of_.drain(memory, length, offset, how);
   }
   bool changed() override { return changed_; }
   void change() { changed_ = true; }

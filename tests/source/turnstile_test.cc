@@ -41,7 +41,9 @@ class far_away final : public source {
     *what.target() = std::byte{5};
     what.tell({what.length(), {}});
   }
-  io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override { return {}; }
+  io_result drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/, const drain_manner& /*how*/) override {
+    return {};
+  }
 };
 
 TEST(far_fill, ends_once_it_has_been_told_and_whoever_began_it_is_done_with_it) {

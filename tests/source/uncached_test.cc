@@ -35,7 +35,7 @@ class uncached_transfers : public ::testing::Test {
   }
   void expect_read(local_file& file) {
     std::vector<std::byte> seen(length);
-    const auto got = file.fill_uncached(seen.data(), length, 0);
+    const auto got = file.fill(seen.data(), length, 0, caching::uncached);
     EXPECT_TRUE(got.ok()) << got.error.message();
     EXPECT_EQ(got.bytes_done, length);
     EXPECT_EQ(seen, content_);
@@ -61,7 +61,7 @@ TEST_F(uncached_transfers, where_they_are_refused_bytes_go_the_usual_way_and_nob
   EXPECT_EQ(file->uncached_problem().code(), errc::unsupported);
   expect_read(*file);
   EXPECT_EQ(kernel_->count("pread_uncached"), 1U);
-  const auto written = open()->drain_uncached(content_.data(), length, 100);
+  const auto written = open()->drain(content_.data(), length, 100, {caching::uncached});
   EXPECT_TRUE(written.ok()) << written.error.message();
   EXPECT_EQ(kernel_->count("pwrite_uncached"), 0U) << "it is the same file system";
 }
@@ -69,7 +69,7 @@ TEST_F(uncached_transfers, where_they_are_refused_bytes_go_the_usual_way_and_nob
 TEST_F(uncached_transfers, a_refused_write_goes_the_usual_way) {
   kernel_->fail({.call = "pwrite_uncached", .error = EOPNOTSUPP, .lasting = true});
   auto file = open();
-  const auto written = file->drain_uncached(content_.data(), length, 0);
+  const auto written = file->drain(content_.data(), length, 0, {caching::uncached});
   EXPECT_TRUE(written.ok()) << written.error.message();
   EXPECT_EQ(written.bytes_done, length);
   expect_read(*file);
@@ -81,12 +81,12 @@ TEST_F(uncached_transfers, other_errors_and_short_counts_are_as_of_any_transfer)
   kernel_->shorten({.call = "pread_uncached", .bytes = 4097});
   kernel_->shorten({.call = "pwrite_uncached", .bytes = 4097});
   expect_read(*file);
-  EXPECT_EQ(file->drain_uncached(content_.data(), length, 0).bytes_done, length);
+  EXPECT_EQ(file->drain(content_.data(), length, 0, {caching::uncached}).bytes_done, length);
   kernel_->fail({.call = "pread_uncached", .error = EIO});
   kernel_->fail({.call = "pwrite_uncached", .error = ENOSPC});
   std::vector<std::byte> seen(length);
-  EXPECT_EQ(file->fill_uncached(seen.data(), length, 0).error.code(), errc::io);
-  EXPECT_EQ(file->drain_uncached(content_.data(), length, 0).error.code(), errc::no_space);
+  EXPECT_EQ(file->fill(seen.data(), length, 0, caching::uncached).error.code(), errc::io);
+  EXPECT_EQ(file->drain(content_.data(), length, 0, {caching::uncached}).error.code(), errc::no_space);
   EXPECT_TRUE(file->uncached_problem().ok());
 }
 
@@ -100,7 +100,7 @@ TEST_F(uncached_transfers, what_is_read_does_not_stay_in_the_page_cache) {
 
 TEST_F(uncached_transfers, what_is_written_to_a_new_file_does_not_stay_in_the_page_cache) {
   auto file = open();
-  const auto written = file->drain_uncached(content_.data(), length, 0);
+  const auto written = file->drain(content_.data(), length, 0, {caching::uncached});
   EXPECT_TRUE(written.ok()) << written.error.message();
   if (!file->uncached_problem().ok()) GTEST_SKIP() << file->uncached_problem().message();
   EXPECT_TRUE(file->sync().ok());

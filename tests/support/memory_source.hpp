@@ -62,8 +62,9 @@ class memory_source final : public source::source {
     return offset >= bytes_->content.size();
   }
 
-  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset) override {
-    return through_ != nullptr ? source::fill(target, length, offset) : read(target, length, offset);
+  io_result fill(std::byte* target, std::uint64_t length, std::uint64_t offset, ::penstock::source::caching by) override {
+    if (by == ::penstock::source::caching::direct && !cached_) return {0, direct_problem()};
+    return through_ != nullptr ? source::fill(target, length, offset, by) : read(target, length, offset);
   }
   void begin_fill(::penstock::source::far_fill& what) noexcept override {
     through_->begin(what, *this,
@@ -74,23 +75,17 @@ class memory_source final : public source::source {
     if (through_ != nullptr) through_->close(*this);
     return {};
   }
-  io_result fill_direct(std::byte* block, std::uint64_t length, std::uint64_t offset) override {
-    if (!cached_) return source::fill_direct(block, length, offset);
-    return fill(block + offset % ::penstock::source::direct_alignment, length, offset);
-  }
-  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset,
+                  const ::penstock::source::drain_manner& how) override {
+    if (how.by == ::penstock::source::caching::direct && (!cached_ || !::penstock::source::aligned(memory, length, offset))) {
+      return {0, {errc::invalid_argument, "not aligned, or not to go past a cache"}};
+    }
     if (auto refused = ask(true, offset); !refused.ok()) return {0, std::move(refused)};
     const std::lock_guard guard(bytes_->lock);
     auto& content = bytes_->content;
     if (content.size() < offset + length) content.resize(offset + length);
     std::memcpy(content.data() + offset, memory, length);
     return {length, {}};
-  }
-  io_result drain_direct(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
-    if (!cached_ || !::penstock::source::aligned(memory, length, offset)) {
-      return {0, {errc::invalid_argument, "not aligned, or not to go past a cache"}};
-    }
-    return drain(memory, length, offset);
   }
 
  private:

@@ -24,8 +24,8 @@ class cached_object final : public source {
   result<std::uint64_t> size() override { return behind_->size(); }
   status sync() override { return {}; }
   result<bool> ends_at(std::uint64_t offset) override { return behind_->ends_at(offset); }
-  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
-    return behind_->drain(memory, length, offset);
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const drain_manner& how) override {
+    return behind_->drain(memory, length, offset, how);
   }
   void begin_fill(far_fill& what) noexcept override;
   void cancel(far_fill& what) noexcept override;

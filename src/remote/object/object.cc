@@ -119,7 +119,7 @@ object::object(std::shared_ptr<network> by, std::shared_ptr<protocol> speaks, ob
 
 object::~object() { (void)close(); }
 
-io_result object::drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) {
+io_result object::drain(const std::byte* /*memory*/, std::uint64_t /*length*/, std::uint64_t /*offset*/, const drain_manner& /*how*/) {
   return {0, {errc::unsupported, "remote objects cannot be modified in place"}};
 }
 

@@ -70,7 +70,7 @@ class object final : public source, public fetch_owner {
   result<std::uint64_t> size() override { return facts().size; }
   status sync() override { return {}; }
   result<bool> ends_at(std::uint64_t offset) override { return offset >= facts().size; }
-  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override;
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const drain_manner& how) override;
   void begin_fill(far_fill& what) noexcept override;
   void cancel(far_fill& what) noexcept override;
   std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of) override;

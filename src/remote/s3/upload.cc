@@ -692,14 +692,11 @@ class upload_source final : public source {
   status sync() override { return {}; }  // completing the upload reports errors
   status truncate(std::uint64_t bytes) override { return to_->set_size(bytes); }
   result<bool> ends_at(std::uint64_t offset) override { return offset >= to_->size(); }
-  io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/) override {
+  io_result fill(std::byte* /*target*/, std::uint64_t /*length*/, std::uint64_t /*offset*/, caching /*by*/) override {
     return {0, {errc::unsupported, "an upload in progress cannot be read"}};
   }
-  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
-    return to_->write(memory, length, offset);
-  }
-  io_result drain_unless(const stop_question& stopped, const std::byte* memory, std::uint64_t length, std::uint64_t offset) override {
-    return to_->write(memory, length, offset, stopped);
+  io_result drain(const std::byte* memory, std::uint64_t length, std::uint64_t offset, const drain_manner& how) override {
+    return how.stopped != nullptr ? to_->write(memory, length, offset, *how.stopped) : to_->write(memory, length, offset);
   }
   [[nodiscard]] std::string told() const override { return to_->told(); }
 
