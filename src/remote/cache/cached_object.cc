@@ -53,14 +53,20 @@ class cached_object::part final : public cache_work, public far_fill {
   [[nodiscard]] const io_result& outcome() const noexcept { return outcome_; }
 
  private:
-  enum class next : std::uint8_t { look, take };
+  enum class stage : std::uint8_t {
+    looking,   // where its blocks are; or it waits for another process to store them
+    asking,    // the underlying object is being asked for the bytes
+    fetching,  // the underlying object has the fill, so cancel() may be called
+    ended,
+  };
+  void go_to(stage next) noexcept;
   [[nodiscard]] file_range whole() const noexcept;
   [[nodiscard]] bool keep_first(std::uint64_t count) noexcept;
   void look() noexcept;
   void read() noexcept;
   void claim() noexcept;
   void wait() noexcept;
-  void fetch(bool kept) noexcept;
+  void fetch() noexcept;
   void take() noexcept;
   void keep(std::uint64_t bytes) noexcept;
   void end(io_result outcome) noexcept;
@@ -68,13 +74,11 @@ class cached_object::part final : public cache_work, public far_fill {
 
   filling& of_;
   block_run blocks_;
-  next next_ = next::look;
-  bool is_claimed_ = false;
-  std::uint64_t room_ = 0;                 // cache space reserved for the fetched bytes
+  std::atomic<stage> stage_{stage::looking};
+  std::uint64_t room_ = 0;                 // cache space reserved for the fetched bytes; 0: the blocks are not claimed
   std::unique_ptr<std::byte[]> beside_{};  // a buffer, if the blocks contain more than the wanted bytes
   std::optional<cache_threads::clock::time_point> waits_since_{};
-  std::atomic<bool> is_fetched_{false};  // the fill was passed to the underlying object, so cancel() may be called
-  io_result come_;                       // the outcome from the underlying object
+  io_result come_;  // the outcome from the underlying object
   io_result outcome_;
 };
 
@@ -130,7 +134,13 @@ file_range cached_object::part::wanted() const noexcept {
   return {std::max(all.from, of_.wanted.from), std::min(all.to, of_.wanted.to)};
 }
 
-void cached_object::part::run() noexcept { next_ == next::look ? look() : take(); }
+void cached_object::part::go_to(stage next) noexcept {
+  const auto before = stage_.exchange(next);
+  assert(before < next);
+  assert(next != stage::fetching || before == stage::asking);
+}
+
+void cached_object::part::run() noexcept { stage_.load() == stage::looking ? look() : take(); }
 
 // Splits off the rest into another part. Returns false if out of memory.
 bool cached_object::part::keep_first(std::uint64_t count) noexcept {
@@ -145,18 +155,18 @@ bool cached_object::part::keep_first(std::uint64_t count) noexcept {
 void cached_object::part::look() noexcept {
   if (of_.unwanted.load()) return end({0, unwanted()});
   auto& entry = *of_.owner.entry_;
-  if (entry.is_given_up()) return fetch(false);
+  if (entry.is_given_up()) return fetch();
   std::array<std::byte, 256> room{};
   const auto states = std::span(room).first(static_cast<std::size_t>(std::min<std::uint64_t>(blocks_.count, room.size())));
   if (auto problem = entry.states_of(blocks_.first, states); !problem.ok()) {
     entry.give_up(problem);
-    return fetch(false);
+    return fetch();
   }
   const bool is_there = states.front() == block_is_there;
   const auto other = std::ranges::find_if(states, [&](std::byte each) { return (each == block_is_there) != is_there; });
   if (!keep_first(static_cast<std::uint64_t>(other - states.begin()))) return end({0, no_memory()});
   if (is_there) return read();
-  entry.is_stored() ? claim() : fetch(false);
+  entry.is_stored() ? claim() : fetch();
 }
 
 void cached_object::part::read() noexcept {
@@ -167,9 +177,9 @@ void cached_object::part::read() noexcept {
   const auto problem = right && !*right ? entry.forget(blocks_) : right.error();
   if (!problem.ok()) {
     entry.give_up(problem);
-    return fetch(false);
+    return fetch();
   }
-  if (!*right) return entry.is_stored() ? claim() : fetch(false);
+  if (!*right) return entry.is_stored() ? claim() : fetch();
   of_.owner.cache_->count_read(range.length());
   end({range.length(), {}});
 }
@@ -179,7 +189,7 @@ void cached_object::part::claim() noexcept {
   const auto taken = entry.claim(blocks_);
   if (!taken) {
     entry.give_up(taken.error());
-    return fetch(false);
+    return fetch();
   }
   if (*taken) {
     const auto other = **taken;
@@ -200,30 +210,29 @@ void cached_object::part::claim() noexcept {
   if (!seen.ok() || !of_.owner.cache_->take_room(room_)) {
     room_ = 0;
     entry.let_go(blocks_);
-    return fetch(false);
+    return fetch();
   }
-  is_claimed_ = true;
-  fetch(true);
+  fetch();
 }
 
 void cached_object::part::wait() noexcept {
   const auto now = cache_threads::clock::now();
   if (!waits_since_) waits_since_ = now;
-  if (now - *waits_since_ > most_wait_for_another) return fetch(false);
+  if (now - *waits_since_ > most_wait_for_another) return fetch();
   const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>((now - *waits_since_) / 8);
   of_.owner.cache_->threads().later(*this, std::clamp<std::chrono::milliseconds>(pause, least_pause, most_pause));
 }
 
-// kept: fetch whole blocks and store them; otherwise fetch only the wanted bytes. Fetches directly into the target if the ranges are equal.
-void cached_object::part::fetch(bool kept) noexcept {
-  const auto range = kept ? whole() : wanted();
+// Fetches whole blocks if they are to be stored, otherwise only the wanted bytes: directly into the target if the ranges are equal.
+void cached_object::part::fetch() noexcept {
+  const auto range = room_ > 0 ? whole() : wanted();
   const auto part_wanted = wanted();
   auto* target = of_.fill.target() + (part_wanted.from - of_.wanted.from);
   if (range.length() != part_wanted.length()) {
     beside_.reset(new (std::nothrow) std::byte[range.length()]);
     target = beside_.get();
   }
-  next_ = next::take;
+  go_to(stage::asking);
   auto& held = of_;
   held.uses.fetch_add(1);
   aim(target, range.length(), range.from);
@@ -231,7 +240,7 @@ void cached_object::part::fetch(bool kept) noexcept {
     tell({0, no_memory()});
   } else {
     held.owner.behind_->begin_fill(*this);
-    is_fetched_.store(true);
+    go_to(stage::fetching);
     if (held.unwanted.load()) held.owner.behind_->cancel(*this);
   }
   begun();
@@ -246,7 +255,7 @@ void cached_object::part::ended(io_result outcome) noexcept {
 
 void cached_object::part::take() noexcept {
   const auto bytes = come_.bytes_done;
-  if (is_claimed_) {
+  if (room_ > 0) {
     keep(bytes);
     of_.owner.cache_->wrote(room_);
     of_.owner.entry_->let_go(blocks_);
@@ -274,12 +283,13 @@ void cached_object::part::keep(std::uint64_t bytes) noexcept {
 }
 
 void cached_object::part::stop() noexcept {
-  if (is_fetched_.load()) of_.owner.behind_->cancel(*this);
+  if (stage_.load() == stage::fetching) of_.owner.behind_->cancel(*this);
 }
 
 // Completes the part. Nothing accesses it afterwards.
 void cached_object::part::end(io_result outcome) noexcept {
   auto& of = of_;
+  go_to(stage::ended);
   outcome_ = std::move(outcome);
   beside_.reset();
   {
