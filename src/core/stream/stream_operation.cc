@@ -56,7 +56,8 @@ class stream_operation::visit {
   visit(const visit&) = delete;
   visit& operator=(const visit&) = delete;
   ~visit() {
-    const bool tells = std::exchange(op_.is_to_tell_, false);
+    const bool tells = op_.stage_ == stage::due;
+    if (tells) op_.go_to(stage::telling);
     const bool wakes = std::exchange(op_.gave_slabs_, false);
     guard_.unlock();
     if (tells) op_.tell();
@@ -74,7 +75,6 @@ class stream_operation::visit {
 
 status stream_operation::prepare(const staging::place& place, const seen_allocation& seen) {
   auto& session = place.via->session();
-  emulated_ = place.emulated();
   if (auto problem = find_room(seen); !problem.ok()) return problem;
   if (asked_.bytes_done != nullptr) {
     const auto where = runtime_->memory().place_of(asked_.bytes_done, sizeof(std::int64_t));
@@ -183,10 +183,8 @@ stream_operation::given_up stream_operation::give_up(device::session& session) {
   bool is_told = false;
   {
     std::unique_lock guard(lock_);
-    if (is_telling_) {
-      idle_.wait(guard, [this] { return is_told_; });
-      is_told = true;
-    }
+    is_told = stage_ >= stage::due;
+    if (is_told) idle_.wait(guard, [this] { return stage_ == stage::told; });
     go_to(stage::given_up);
     needed_ = 0;
     if (memory_ != nullptr && !is_told) {
@@ -199,9 +197,9 @@ stream_operation::given_up stream_operation::give_up(device::session& session) {
     std::unique_lock guard(lock_);
     idle_.wait(guard, [this] { return carried_now_ == 0; });
     for (auto& each : lines_) {
-      auto* const slab = std::exchange(each.slab, nullptr);
       if (memory_ != nullptr) memory_->forget(block_.size(), each.heir);
-      if (slab == nullptr || !std::exchange(each.is_owned, false)) continue;
+      auto* const slab = each.release();
+      if (slab == nullptr) continue;
       passed ? memory_->put_slab(block_.size(), slab) : memory_->lose(block_.size(), slab);
     }
   }
@@ -229,8 +227,8 @@ stream_watched::seen stream_operation::look() noexcept {
   {
     const std::lock_guard guard(lock_);
     if (stage_ == stage::given_up) return seen::over;
-    const bool is_counted = stage_ == stage::ended && !is_telling_ && block_.counted();
-    if (is_counted) begin_to_tell();
+    const bool is_counted = stage_ == stage::counting && block_.counted();
+    if (is_counted) go_to(stage::due);
     const bool moved = is_counted || (!is_reached_ && block_.reached()) || block_.copied() > copied_;
     if (!moved) return block_.passed() ? seen::over : seen::nothing;
   }
@@ -266,7 +264,7 @@ void stream_operation::end() noexcept {
 
 void stream_operation::go_to(stage next) {
   assert(next > stage_);
-  assert(next != stage::ended || stage_ == stage::running);
+  assert(next == stage::running || next == stage::given_up || stage_ >= stage::running);
   stage_ = next;
 }
 
@@ -302,7 +300,7 @@ bool stream_operation::get_promises() {
   if (!memory_->promise_slabs(block_.size(), stream_, mine)) return false;
   for (std::size_t i = 0; i < mine.size(); ++i) {
     lines_[i].slab = mine[i].slab;
-    lines_[i].is_owned = lines_[i].is_open = mine[i].is_free;
+    lines_[i].state = mine[i].is_free ? line::is::open : line::is::promised;
   }
   return true;
 }
@@ -312,7 +310,7 @@ void stream_operation::copied() {
   if (index >= needed_) return;
   auto& which = line_of(index);
   if (is_plain_ && index + lines_.size() < needed_) {
-    which.is_open = true;
+    which.state = line::is::open;
     start_waves();
   } else if (!is_write_) {
     let_go(which);
@@ -345,7 +343,7 @@ status stream_operation::read_values() {
 }
 
 void stream_operation::start_waves() {
-  while (is_plain_ && started_ < needed_ && std::exchange(line_of(started_).is_open, false)) start_wave(line_of(started_).slab);
+  while (is_plain_ && started_ < needed_ && line_of(started_).state == line::is::open) start_wave(line_of(started_).slab);
   while (!waits_for_slab_ && wants_slab()) {
     auto* const slab = memory_->take_slab(block_.size(), *this, !is_reached_);
     waits_for_slab_ = slab == nullptr;
@@ -358,10 +356,9 @@ void stream_operation::start_wave(std::byte* slab) {
   auto& next = line_of(index);
   const std::uint64_t at = index * block_.wave_bytes();
   next.slab = slab;
-  next.is_owned = true;
+  next.state = line::is::busy;
   next.offset = admitted_.what().offset + at;
   next.length = std::min(block_.wave_bytes(), admitted_.what().length - at);
-  next.carried = false;
   next.began_ns = now_ns();
   is_write_ ? let_copy(index, next.length) : carry(next);
 }
@@ -407,7 +404,7 @@ void stream_operation::carry(line& which) {
     next.offset = at;
     next.length = end - at;
     next.next = far ? part::step::begin : part::step::carry;
-    next.sent_at_once = is_reached_ && !emulated_;
+    next.sent_at_once = is_reached_ && !admitted_.place().emulated();
     next.outcome = {};
     at = end;
   }
@@ -427,10 +424,10 @@ void stream_operation::carry(line& which) {
 
 // In file order, because nothing after a short or failed wave counts.
 void stream_operation::settle_reads() {
-  while (settled_ < started_ && line_of(settled_).carried) {
+  while (settled_ < started_ && line_of(settled_).state == line::is::carried) {
     const std::size_t index = settled_++;
     auto& which = line_of(index);
-    which.carried = false;
+    which.state = line::is::busy;
     if (index >= needed_) {
       let_go(which);
       continue;
@@ -464,7 +461,7 @@ std::uint64_t stream_operation::settle_plain(line& which) {
 
 void stream_operation::settle_write(line& which) {
   ++settled_;
-  if (which.carried) {
+  if (which.state == line::is::carried) {
     if (auto carried = take_outcome(which); !carried.ok()) drop_rest(started_, std::move(carried.error));
   }
   let_go(which);
@@ -495,22 +492,16 @@ void stream_operation::drop_rest(std::size_t needed, status why) {
 void stream_operation::end_if_done() {
   const bool is_copied = is_told_early_ || (is_reached_ && copied_ >= needed_);
   if (stage_ != stage::running || started_ < needed_ || settled_ < started_ || !is_copied) return;
-  go_to(stage::ended);
-  if (count_on_device_ == nullptr) {
-    begin_to_tell();
-  } else {
-    block_.set_count(count());
-    block_.let_pass(copied_);
-  }
+  if (count_on_device_ == nullptr) return go_to(stage::due);
+  go_to(stage::counting);
+  block_.set_count(count());
+  block_.let_pass(copied_);
 }
-
-void stream_operation::begin_to_tell() noexcept { is_to_tell_ = is_telling_ = true; }
 
 std::int64_t stream_operation::count() const noexcept { return outcome_.ok() ? static_cast<std::int64_t>(outcome_.bytes_done) : -1; }
 
 void stream_operation::let_go(line& which) {
-  auto* const slab = std::exchange(which.slab, nullptr);
-  if (slab != nullptr && std::exchange(which.is_owned, false)) give_back(slab);
+  if (auto* const slab = which.release(); slab != nullptr) give_back(slab);
 }
 
 void stream_operation::give_back(std::byte* slab) {
@@ -536,7 +527,7 @@ void stream_operation::tell() {
     if (is_told_early_ && needed_ > 0) let_copy(needed_ - 1, last_bytes_);
     block_.let_pass(copied_);
   }
-  is_told_ = true;
+  go_to(stage::told);
   idle_.notify_all();
 }
 
@@ -556,7 +547,7 @@ void stream_operation::inherit(std::size_t index, std::byte* slab) {
   const visit here(*this);
   auto& mine = lines_[index];
   if (stage_ == stage::given_up) return give_back(slab);
-  mine.is_owned = mine.is_open = true;
+  mine.state = line::is::open;
   start_waves();
   end_if_done();
 }
@@ -600,7 +591,7 @@ void stream_operation::finished(part& done) {
   auto& which = lines_[done.of];
   if (--which.parts_left > 0) return;
   if (--carried_now_ == 0) idle_.notify_all();
-  which.carried = true;
+  which.state = line::is::carried;
   is_write_ ? settle_write(which) : settle_reads();
   end_if_done();
 }

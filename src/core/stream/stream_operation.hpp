@@ -64,9 +64,12 @@ class stream_operation final : public slab_waiter, public stream_watched {
   static constexpr std::size_t most_parts = 12;  // in a wave
 
   enum class stage : std::uint8_t {
-    queued,   // its values are not known
-    running,  // its values have been read
-    ended,    // the outcome is known and is being reported
+    queued,    // its values are not known
+    running,   // its values have been read
+    counting,  // the outcome is known; the stream is writing the count to the device
+    due,       // the thread that holds the lock reports the outcome after releasing it
+    telling,   // the outcome is being reported
+    told,
     given_up,
   };
 
@@ -96,13 +99,20 @@ class stream_operation final : public slab_waiter, public stream_watched {
 
   // A wave in flight. Waves that share a table use the same line one after another.
   struct line {
+    enum class is : std::uint8_t {
+      free,      // no slab
+      promised,  // for a plain read: earlier copies still use the slab
+      open,      // for a plain read: the next wave may be read into the slab
+      busy,      // a wave uses the slab
+      carried,   // the same, and the transfer between file and slab is complete
+    };
+    // Returns the slab if this request owns it now, otherwise null.
+    std::byte* release() noexcept { return std::exchange(state, is::free) >= is::open ? std::exchange(slab, nullptr) : slab = nullptr; }
+    is state = is::free;
     std::byte* slab = nullptr;  // null: free
-    bool is_owned = false;      // this request owns the slab now
-    bool is_open = false;       // for a plain read: the next wave may be read into it
     line_heir heir;
     std::uint64_t offset = 0;  // in the file
     std::uint64_t length = 0;
-    bool carried = false;  // the transfer between file and slab is complete
     std::size_t part_count = 0;
     std::size_t parts_left = 0;
     std::int64_t began_ns = 0;
@@ -138,7 +148,6 @@ class stream_operation final : public slab_waiter, public stream_watched {
   io_result take_outcome(line& which);
   void drop_rest(std::size_t needed, status why);
   void end_if_done();
-  void begin_to_tell() noexcept;
   [[nodiscard]] std::int64_t count() const noexcept;
   void let_go(line& which);
   void give_back(std::byte* slab);
@@ -168,8 +177,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   const bool is_write_;
   bool is_told_early_;
   std::uint64_t stream_ = 0;  // its identity
-  bool emulated_ = false;
-  std::uint64_t room_ = 0;  // from memory to the end of its allocation
+  std::uint64_t room_ = 0;    // from memory to the end of its allocation
   std::int64_t* count_on_device_ = nullptr;
   stream_memory* memory_ = nullptr;  // null: the request has reserved none
   stream_block block_{0, {}};
@@ -181,10 +189,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
   std::mutex lock_;               // guards the members below; never held during a call into the device
   std::condition_variable idle_;  // no thread is transferring a part, or the outcome has been reported
   stage stage_ = stage::queued;
-  bool is_reached_ = false;  // the stream has reached it
-  bool is_to_tell_ = false;  // the thread that holds the lock must report the outcome after releasing it
-  bool is_telling_ = false;  // the report has started
-  bool is_told_ = false;
+  bool is_reached_ = false;       // the stream has reached it
   std::size_t carried_now_ = 0;   // waves that threads are transferring
   std::size_t needed_ = 0;        // waves that the device must copy
   std::size_t started_ = 0;       // waves
