@@ -3,6 +3,7 @@
 
 #include "penstock/engine.hpp"            // IWYU pragma: export
 #include "penstock/facts.hpp"             // IWYU pragma: export
+#include "penstock/file_kinds.hpp"        // IWYU pragma: export
 #include "penstock/gguf.hpp"              // IWYU pragma: export
 #include "penstock/kv.hpp"                // IWYU pragma: export
 #include "penstock/machine.hpp"           // IWYU pragma: export

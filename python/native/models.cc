@@ -1,9 +1,14 @@
 #include "models.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
+#include <optional>
 #include <penstock/penstock.hpp>
 #include <string>
 #include <string_view>
@@ -83,6 +88,41 @@ nb::list list_remote(nb::handle url, nb::handle storage_options, bool one_level)
   return made;
 }
 
+std::optional<file_kind> kind_of_file(const python_file& self) {
+  const auto found = [&] {
+    const without_gil unlocked;
+    return find_file_kind(*self.target);
+  }();
+  if (!found) raise(found.error(), {path_text(self.name)});
+  return *found == nullptr ? std::nullopt : std::optional(**found);
+}
+
+void add_file_kinds(nb::module_& module) {
+  const auto words = [](const std::vector<std::string_view>& all) {
+    nb::list made;
+    for (const std::string_view each : all) made.append(tensor_word(each));
+    return nb::tuple(made);
+  };
+  nb::class_<file_kind>(module, "FileKind")
+      .def_prop_ro(
+          "word", [](const file_kind& self) { return tensor_word(self.word); }, nb::sig("def word(self) -> str"))
+      .def_prop_ro(
+          "name", [](const file_kind& self) { return tensor_word(self.name); }, nb::sig("def name(self) -> str"))
+      .def_prop_ro(
+          "reader", [](const file_kind& self) { return tensor_word(self.reader); }, nb::sig("def reader(self) -> str"))
+      .def_prop_ro(
+          "endings", [words](const file_kind& self) { return words(self.endings); }, nb::sig("def endings(self) -> tuple[str, ...]"));
+  module.def("file_kinds", [] { return std::vector(file_kinds().begin(), file_kinds().end()); });
+  module.def("find_file_kind", &kind_of_file, "file"_a);
+  // For tests. The words stay in memory.
+  const auto add = [](std::string_view word, std::string_view name, std::string_view magic, std::string_view reader) {
+    static std::deque<std::string> texts;
+    const auto kept = [](std::string_view text) -> std::string_view { return texts.emplace_back(text); };
+    detail::add_file_kind({.word = kept(word), .name = kept(name), .magics = {kept(magic)}, .reader = kept(reader)});
+  };
+  module.def("_add_file_kind", add, "word"_a, "name"_a, "magic"_a, "reader"_a);
+}
+
 std::string tensor_name(nb::handle tensor) {
   if (!nb::isinstance<nb::str>(tensor)) throw nb::type_error(("a tensor's name must be a str, not " + type_of(tensor)).c_str());
   return nb::cast<std::string>(tensor);
@@ -147,6 +187,7 @@ void add_models(nb::module_& module) {
   module.def("check_model", &check_model, "files"_a, "headers"_a, "promised"_a,
              "Checks that no tensor is in two files, and that each is in the promised file. Raises penstock.InvalidArgument,\n"
              "penstock.NotFound.");
+  add_file_kinds(module);
 }
 
 }  // namespace penstock::python

@@ -20,7 +20,8 @@ import pytest
 
 import penstock
 from penstock import gguf, safetensors
-from penstock._files.kinds import KINDS
+from penstock import _native
+from penstock._files.kinds import KINDS, Kind
 
 from .gguf_files import Tensor
 from .gguf_files import gguf as gguf_of
@@ -259,13 +260,33 @@ def test_what_it_cannot_load_is_named(tmp_path: Path, kind: str) -> None:
             penstock.load(tmp_path / "x", "f4")
 
 
-@pytest.mark.parametrize("ending", [ending for kind in KINDS for ending in kind.ending])
+@pytest.mark.parametrize("ending", [ending for kind in _native.file_kinds() for ending in kind.endings])
 def test_a_damaged_file_is_not_taken_for_bytes(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"x{ending}"
     path.write_bytes(b"<html>an error page</html>")
     with pytest.raises(penstock.InvalidArgument, match=f"x{ending}: does not start like a {ending} file.*dtype=\"u1\""):
         penstock.load(path)
     assert len(penstock.load(path, "u1")) == 26
+
+
+def test_each_kind_is_loaded_or_refused_by_its_reader() -> None:
+    words = {kind.word for kind in _native.file_kinds()}
+    assert words >= set(KINDS), "KINDS has a kind that C++ does not recognize"
+    plain = {kind.word for kind in _native.file_kinds() if not kind.reader}
+    assert not plain & set(KINDS)
+    assert plain == {"zip", "gzip", "zstd", "bzip2", "html", "json"}  # load() returns their bytes
+
+
+def test_a_new_kind_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"NEWKIND and more")
+    _native._add_file_kind("new", "a file of a new kind", "NEWKIND", "new.load()")
+    with pytest.raises(penstock.InvalidArgument, match=r"x.safetensors is a file of a new kind: use new.load\(\)"):
+        penstock.load(path)
+    with pytest.raises(safetensors.SafetensorError, match="x.safetensors is a file of a new kind, not a safetensors file"):
+        safetensors.load_file(path)
+    monkeypatch.setitem(KINDS, "new", Kind(lambda content, request: {"size": content.size}))
+    assert penstock.load(path) == {"size": 16}
 
 
 @pytest.mark.parametrize("content", [b"hello", b'{"a": 1}', b"\x80\4 no pickle", b"GGU", b"PK\3\4", bytes(20), b"\x1f\x8b\b"])

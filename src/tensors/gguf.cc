@@ -12,8 +12,8 @@
 #include "base/no_memory.hpp"
 #include "penstock/engine.hpp"
 #include "tensors/checks.hpp"
+#include "tensors/file_kinds.hpp"
 #include "tensors/gguf_reader.hpp"
-#include "tensors/stand_in.hpp"
 
 namespace penstock {
 
@@ -190,7 +190,7 @@ result<gguf_header> read_gguf_header(const file& from) {
     if (header) return header;
     if (text.size() < wanted)
       return no_gguf(fmt::format("{}: the file was truncated while it was being read (now {} bytes)", from.path(), text.size()));
-    if (!ran_out) return tensors::known_stand_in(from.path(), text, "GGUF").value_or(header.error().with_context(from.path()));
+    if (!ran_out) return tensors::known_stand_in(from, "gguf").value_or(header.error().with_context(from.path()));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "penstock/file_kinds.hpp"
 #include "penstock/gguf.hpp"
 #include "penstock/torch_checkpoint.hpp"
 #include "tensors/at_once.hpp"
@@ -106,14 +107,15 @@ result<opened_file> open_one(const engine& with, const std::string& path, const 
   if (!source) return source.error();
   const auto size = source->size();
   if (!size) return size.error();
-  if (is_gguf(*source)) {
+  const std::string_view word = model_kind_of(*source).word;
+  if (word == "gguf") {
     auto gguf = read_gguf(*source);
     if (!gguf) return gguf.error();
     tensor_header header = std::exchange(gguf->tensors, {});
     model_file made{shown_name(path), *std::move(source), *size, std::move(header), model_file_kind::gguf, gguf->unknown};
     return opened_file{std::move(made), *std::move(gguf)};
   }
-  const auto kind = is_zip(*source) ? model_file_kind::checkpoint : model_file_kind::safetensors;
+  const auto kind = word == "checkpoint" ? model_file_kind::checkpoint : model_file_kind::safetensors;
   auto header = kind == model_file_kind::checkpoint ? storages_in(*source) : read_safetensors(*source);
   if (!header) return header.error();
   return opened_file{{shown_name(path), *std::move(source), *size, *std::move(header), kind, {}}, {}};

@@ -9,8 +9,8 @@
 #include "penstock/engine.hpp"
 #include "penstock/tensors.hpp"
 #include "tensors/checks.hpp"
+#include "tensors/file_kinds.hpp"
 #include "tensors/header_reader.hpp"
-#include "tensors/stand_in.hpp"
 
 namespace penstock {
 
@@ -107,8 +107,7 @@ result<tensor_header> read_header(const file& from) {
   std::string beginning;
   if (status error = tensors::read_beginning(from, beginning, std::min(*size, first_bytes)); !error.ok()) return error;
   const auto header_bytes = safetensors_header_bytes(beginning, *size);
-  if (!header_bytes)
-    return tensors::known_stand_in(from.path(), beginning, "safetensors").value_or(header_bytes.error().with_context(from.path()));
+  if (!header_bytes) return tensors::known_stand_in(from, "safetensors").value_or(header_bytes.error().with_context(from.path()));
   const std::uint64_t end = safetensors_length_bytes + *header_bytes;
   if (beginning.size() < end) {
     if (status error = tensors::read_beginning(from, beginning, end); !error.ok()) return error;
@@ -118,7 +117,7 @@ result<tensor_header> read_header(const file& from) {
                              from.path(), beginning.size(), end));
   }
   auto header = parse_safetensors(std::string_view(beginning).substr(safetensors_length_bytes, *header_bytes), *size);
-  if (!header) return tensors::known_stand_in(from.path(), beginning, "safetensors").value_or(header.error().with_context(from.path()));
+  if (!header) return tensors::known_stand_in(from, "safetensors").value_or(header.error().with_context(from.path()));
   return header;
 }
 

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
+#include "penstock/file_kinds.hpp"
 
 namespace penstock::tensors {
 
@@ -28,8 +27,8 @@ std::string escaped(std::string_view name) {
 std::string_view without_query(std::string_view url) { return is_by_key(url) ? url : url.substr(0, url.find('?')); }
 
 bool names_a_file(std::string_view url) {
-  constexpr std::array<std::string_view, 7> endings{".safetensors", ".json", ".gguf", ".bin", ".pt", ".pth", ".ckpt"};
-  return std::ranges::any_of(endings, [path = without_query(url)](std::string_view each) { return path.ends_with(each); });
+  const file_kind* const kind = kind_by_ending(without_query(url));
+  return kind != nullptr && kind->is_model;
 }
 
 std::string as_folder(std::string_view url) {

@@ -10,6 +10,7 @@
 #include "base/printable.hpp"
 #include "penstock/engine.hpp"
 #include "penstock/torch_checkpoint.hpp"
+#include "tensors/zip_names.hpp"
 
 namespace penstock {
 namespace {
@@ -115,7 +116,9 @@ std::optional<zip_member> take_entry(std::string_view& directory) {
   return member;
 }
 
-result<std::vector<zip_member>> read_directory(const file& from) {
+enum class member_places { found, unknown };
+
+result<std::vector<zip_member>> read_directory(const file& from, member_places places) {
   const auto size = from.size();
   if (!size) return size.error();
   const auto place = find_directory(from, *size);
@@ -130,7 +133,9 @@ result<std::vector<zip_member>> read_directory(const file& from) {
   while (members.size() < place->members) {
     auto member = take_entry(directory);
     if (!member) return damaged(fmt::format("the directory is truncated after {} of {} members", members.size(), place->members));
-    if (status error = find_bytes(from, *size, *member); !error.ok()) return error;
+    if (places == member_places::found) {
+      if (status error = find_bytes(from, *size, *member); !error.ok()) return error;
+    }
     members.push_back(*std::move(member));
   }
   if (directory.size() >= 4 && number(directory, 0, 4) == entry_mark)
@@ -148,10 +153,25 @@ bool is_zip(const file& from) {
 
 result<std::vector<zip_member>> read_zip_directory(const file& from) {
   return or_no_memory([&]() -> result<std::vector<zip_member>> {
-    auto members = read_directory(from);
+    auto members = read_directory(from, member_places::found);
     if (!members && members.error().code() == errc::invalid_argument) return members.error().with_context(from.path());
     return members;
   });
+}
+
+result<std::vector<std::string>> tensors::zip_member_names(const file& from) {
+  std::vector<std::string> names;
+  const auto members = read_directory(from, member_places::unknown);
+  if (members) {
+    for (const zip_member& each : *members) names.push_back(each.name);
+    return names;
+  }
+  if (members.error().code() != errc::invalid_argument) return members.error();
+  const auto header = read_exactly(from, 0, local_bytes);
+  if (header && number(*header, 0, 4) == local_mark) {
+    if (auto name = read_exactly(from, local_bytes, number(*header, 26, 2)); name) names.push_back(*std::move(name));
+  }
+  return names;
 }
 
 }  // namespace penstock

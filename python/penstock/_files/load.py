@@ -14,7 +14,7 @@ from .._core.errors import InvalidArgument, NotAFile, NotFound, PermissionDenied
 from .._core.unsized import read_to_the_end
 from .._core.urls import is_url
 from .folders import files_of_folder, files_of_url
-from .kinds import ENDINGS, Content, Kind, Request, find_kind
+from .kinds import KINDS, Content, Request, find_kind
 from .makers import maker_of
 from .raw_arrays import Path, short_read
 
@@ -150,19 +150,22 @@ def load(
             there = done  # the file was truncated while it was being read
 
 
-def _load_kind(content: Content, kind: Kind, request: Request) -> Any:
+def _load_kind(content: Content, kind: _native.FileKind, request: Request) -> Any:
     _refuse_without_loader(content.name, kind)
-    if request.names is not None and not kind.takes_names:
+    if request.names is not None and not KINDS[kind.word].takes_names:
         problem = f"{content.name} is {kind.name}; {_NAMES_ARE_FOR}"
         raise InvalidArgument(problem, code="invalid_argument", filename=content.name)
-    assert kind.load is not None
-    return kind.load(content, request)
+    return KINDS[kind.word].load(content, request)
 
 
-def _refuse_without_loader(name: str, kind: Kind) -> None:
-    if kind.load is None:
+def _refuse_without_loader(name: str, kind: _native.FileKind) -> None:
+    if kind.word not in KINDS:
         problem = f'{name} is {kind.name}: use {kind.reader}; or load its bytes with dtype="u1" (numpy.uint8)'
         raise InvalidArgument(problem, code="invalid_argument", filename=name)
+
+
+def _endings() -> list[str]:
+    return [ending for kind in _native.file_kinds() for ending in kind.endings]
 
 
 def _refuse_to_convert(file: _native.File, size: int, path: Path) -> None:
@@ -171,7 +174,7 @@ def _refuse_to_convert(file: _native.File, size: int, path: Path) -> None:
     At a URL, this looks only at objects that are named as files of tensors are, because it costs a request.
     """
     name = _name_of(path)
-    if is_url(path) and not name.lower().endswith((*ENDINGS, ".bin")):
+    if is_url(path) and not name.lower().endswith((*_endings(), ".bin")):
         return
     kind = find_kind(Content(file, size, name))
     if kind is not None:
@@ -229,7 +232,7 @@ def _text_of(path: Path) -> str:
 
 def _check_ending(name: str) -> None:
     """Raises InvalidArgument for a file of unknown kind that has the extension of a known kind."""
-    ending = next((each for each in ENDINGS if name.lower().endswith(each)), None)
+    ending = next((each for each in _endings() if name.lower().endswith(each)), None)
     if ending is not None:
         problem = f'{name}: does not start like a {ending} file, so it is damaged or of another kind; load its bytes with dtype="u1" (numpy.uint8)'
         raise InvalidArgument(problem, code="invalid_argument", filename=name)

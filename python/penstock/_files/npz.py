@@ -15,7 +15,7 @@ from .._core.errors import InvalidArgument
 from .._core.pieces import Piece, move_pieces
 from .npy import ObjectArray, empty_like_header, piece_of, read_header, reader_of
 
-__all__ = ["load_npz", "open_archive"]
+__all__ = ["load_npz"]
 
 _log = logging.getLogger("penstock")
 
@@ -24,21 +24,8 @@ _MOST_INFLATION = 1100  # deflate expands a byte to at most 1032 bytes; the rest
 _INFLATED_BYTES = 1 << 20  # per step
 
 
-def open_archive(file: _native.File, name: str) -> zipfile.ZipFile | None:
-    """Opens the zip archive in a file, or returns None if its directory cannot be read. `name`: the file's name, for errors.
-
-    Raises InvalidArgument if the archive is truncated and its name or first member shows that it contained arrays or a checkpoint.
-    """
-    try:
-        return _opened(file, name)
-    except InvalidArgument:
-        if name.lower().endswith(".npz") or _first_member(file).endswith((".npy", "/data.pkl")):
-            raise
-        return None
-
-
 def load_npz(
-    file: _native.File, archive: zipfile.ZipFile, name: str, device: Any, names: Iterable[str] | None, framework: str | None = None
+    file: _native.File, name: str, device: Any, names: Iterable[str] | None, framework: str | None = None
 ) -> dict[str, Any]:
     """Returns the arrays by name, without ".npy", in the order of the archive. Blocks. `name`: the file's name, for errors.
 
@@ -46,6 +33,7 @@ def load_npz(
     All stored members are read as one batch. Raises InvalidArgument for a damaged archive, for names that do not exist, and for compression methods
     that numpy.savez_compressed does not use; ShortRead; penstock.Error.
     """
+    archive = _opened(file, name)
     members = [each for each in archive.infolist() if not each.filename.endswith("/")]  # is_dir() fails on an empty name
     return _load_members(file, archive, _checked_members(members, names, file.size(), name), name, device, framework, names is None)
 
@@ -55,16 +43,6 @@ def _opened(file: _native.File, name: str) -> zipfile.ZipFile:
         return zipfile.ZipFile(cast(IO[bytes], file))  # the file has the methods that ZipFile needs
     except (zipfile.BadZipFile, struct.error, ValueError, NotImplementedError, IndexError) as problem:
         raise _wrong(name, f"the archive is truncated: it starts like a zip archive but has no zip directory at its end ({problem})") from None
-
-
-def _first_member(file: _native.File) -> str:
-    """Reads the first member's name from the start of the file."""
-    beginning = bytearray(_local.size + 256)
-    done = file.read_into(beginning, 0)
-    if done < _local.size:
-        return ""
-    name_bytes = _local.unpack_from(beginning)[-2]
-    return bytes(beginning[_local.size : _local.size + name_bytes]).decode("utf-8", "replace")
 
 
 def _load_members(

@@ -23,15 +23,9 @@ namespace {
 
 constexpr std::uint64_t buffer_bytes = std::uint64_t{16} << 20;
 
-constexpr std::array<std::string_view, 6> checkpoint_endings{".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"};
-// Extensions of formats that penstock convert does not write.
-constexpr std::array<std::string_view, 18> other_endings{".gguf", ".ggml", ".npz",   ".npy", ".json",    ".onnx",
-                                                         ".h5",   ".hdf5", ".keras", ".pb",  ".tflite",  ".msgpack",
-                                                         ".zarr", ".zip",  ".txt",   ".csv", ".parquet", ".arrow"};
-
-bool is_one_of(std::span<const std::string_view> endings, std::string_view ending) {
-  return std::ranges::find(endings, ending) != endings.end();
-}
+// Extensions of formats that Penstock does not recognize by their content.
+constexpr std::array<std::string_view, 10> unknown_endings{".ggml", ".onnx", ".pb",  ".tflite",  ".msgpack",
+                                                           ".zarr", ".txt",  ".csv", ".parquet", ".arrow"};
 
 std::string tensor_words(std::string_view name) { return fmt::format("tensor \"{}\"", name); }
 
@@ -175,7 +169,9 @@ class converter {
     if (!from) return from.error();
     from_ = *std::move(from);
     const bool is_checkpoint = is_zip(from_);
-    if (!is_checkpoint && is_bare_pickle()) {
+    const auto kind = find_file_kind(from_);
+    if (!kind) return kind.error();
+    if (!is_checkpoint && *kind != nullptr && (*kind)->word == "checkpoint") {
       return {errc::unsupported,
               fmt::format("{}: a checkpoint in the format of PyTorch 1.5 and older, which is not a zip archive: load it with "
                           "PyTorch and save it again",
@@ -185,14 +181,6 @@ class converter {
     return is_checkpoint ? to_safetensors() : to_checkpoint();
   }
 
-  // Detects the format that _use_new_zipfile_serialization=False still writes. Interpreted as a header length, these bytes exceed the size
-  // of any safetensors header.
-  [[nodiscard]] bool is_bare_pickle() const {
-    char first[8] = {};
-    const io_result done = from_.read(first, sizeof first, 0);
-    return done.ok() && done.bytes_done == sizeof first && std::memcmp(first, "\x80\x02\x8a\x0al\xfc\x9c", 7) == 0;
-  }
-
   [[nodiscard]] status check_names(bool is_checkpoint) const {
     namespace fs = std::filesystem;
     const auto wrong = [](std::string message) { return status(errc::invalid_argument, std::move(message)); };
@@ -200,9 +188,12 @@ class converter {
     if (fs::equivalent(from_name_, to_name_, ignored)) return wrong(fmt::format("{} and {} are the same file", from_name_, to_name_));
     std::string ending = fs::path(to_name_).extension().string();
     std::ranges::transform(ending, ending.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
-    const bool means_safetensors = ending == ".safetensors";
-    const bool means_checkpoint = is_one_of(checkpoint_endings, ending);
-    if (is_one_of(other_endings, ending))
+    const file_kind* const meant = kind_by_ending(ending);
+    const std::string_view word = meant == nullptr ? "" : meant->word;
+    const bool means_safetensors = word == "safetensors", means_checkpoint = word == "checkpoint" || word == "pickle";
+    const bool means_other =
+        meant != nullptr ? !means_safetensors && !means_checkpoint : std::ranges::find(unknown_endings, ending) != unknown_endings.end();
+    if (means_other)
       return wrong(fmt::format("{} would be a {} file, but its extension is for another format", to_name_,
                                is_checkpoint ? "safetensors" : "checkpoint"));
     if (is_checkpoint && means_checkpoint)

@@ -131,8 +131,9 @@ status list_zip(const file& from, contents& to) {
 }
 
 status list(const file& from, contents& to) {
-  if (is_gguf(from)) return list_gguf(from, to);
-  return is_zip(from) ? list_zip(from, to) : list_tensors(from, to);
+  const std::string_view word = model_kind_of(from).word;
+  if (word == "gguf") return list_gguf(from, to);
+  return word == "checkpoint" ? list_zip(from, to) : list_tensors(from, to);
 }
 
 result<contents> look_into(const engine& owner, const std::string& path) {
