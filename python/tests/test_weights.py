@@ -15,6 +15,7 @@ import sys
 import textwrap
 import threading
 import types
+import warnings
 import weakref
 
 import numpy as np
@@ -279,7 +280,7 @@ def test_weights_of_before_are_let_go_of_though_receivers_stay_connected():
 
 def test_other_parts_of_the_same_weights_are_no_way_around_pause():
     with serve_weights({"it": np.zeros((2, 3))}, snapshot=False) as server, pytest.raises(penstock.InvalidArgument, match="pause"):
-        server.update(parts={"it": ((4, 3), slice(0, 2))})
+        server.update(shard={"it": ((4, 3), slice(0, 2))})
 
 
 def test_groups_are_of_one_version():
@@ -314,7 +315,7 @@ def serve_parts(stack, tensors, cuts):
     for rank in range(np.prod(cuts)):
         mine = {name: (value.shape, parts[name][rank]) for name, value in tensors.items()}
         held = {name: np.ascontiguousarray(value[mine[name][1]]) for name, value in tensors.items()}
-        servers.append(stack.enter_context(serve_weights(held, parts=mine)))
+        servers.append(stack.enter_context(serve_weights(held, shard=mine)))
     return [each.url for each in servers]
 
 
@@ -328,12 +329,12 @@ def test_ranks_with_other_parts_get_what_overlaps(there, here):
             parts = {name: (value.shape, grid(value.shape, here)[rank]) for name, value in source.items()}
             expected = {name: value[parts[name][1]] for name, value in source.items()}
             target = {name: np.zeros(value.shape, value.dtype) for name, value in expected.items()}
-            with WeightsReceiver(urls, target, parts=parts) as receiver:
+            with WeightsReceiver(urls, target, shard=parts) as receiver:
                 receiver.load(timeout=30)
                 landings = [each for of in receiver._last[2].batches for batch in of for each in batch.landings]
             same(target, expected)
             assert sum(each.nbytes for each in landings) == sum(value.nbytes for value in expected.values())
-            same(load_weights(urls, parts=parts, timeout=30).tensors, expected)
+            same(load_weights(urls, shard=parts, timeout=30).tensors, expected)
 
 
 def test_random_parts_come_together(monkeypatch):
@@ -351,7 +352,7 @@ def test_random_parts_come_together(monkeypatch):
         with contextlib.ExitStack() as stack:
             urls = serve_parts(stack, source, there)
             target = {"it": np.zeros([stop - start for start, stop in box])}
-            load_weights(urls, target, parts=parts, timeout=30)
+            load_weights(urls, target, shard=parts, timeout=30)
         assert np.array_equal(target["it"], source["it"][parts["it"][1]]), seed
 
 
@@ -363,7 +364,7 @@ def test_many_tensors_that_the_server_has_to_gather_go_in_messages_that_it_sends
     with contextlib.ExitStack() as stack:
         urls = serve_parts(stack, source, (2, 1))
         target = {name: np.zeros((6, 4)) for name in source}
-        load_weights(urls, target, parts=parts, timeout=30)
+        load_weights(urls, target, shard=parts, timeout=30)
     same(target, {name: value[:, :4] for name, value in source.items()})
 
 
@@ -377,7 +378,7 @@ def test_servers_that_have_the_same_share_the_work():
 def test_servers_are_waited_for_until_they_have_the_same_version():
     upper, lower = {"it": np.zeros((2, 10))}, {"it": np.zeros((2, 10))}
     parts = [{"it": ((4, 10), (slice(0, 2),))}, {"it": ((4, 10), (slice(2, 4),))}]
-    with serve_weights(upper, parts=parts[0]) as first, serve_weights(lower, parts=parts[1]) as second:
+    with serve_weights(upper, shard=parts[0]) as first, serve_weights(lower, shard=parts[1]) as second:
         upper["it"][:], lower["it"][:] = 1, 1
         assert first.update() == 1
         loading = WeightsReceiver([first.url, second.url])
@@ -393,9 +394,25 @@ def test_servers_are_waited_for_until_they_have_the_same_version():
             load_weights([first.url, second.url], timeout=0.2)
 
 
+def test_the_old_name_of_shard_still_works_and_warns():
+    whole = {"it": np.arange(8.0).reshape(4, 2)}
+    upper, lower = ({"it": ((4, 2), slice(0, 2))}, {"it": ((4, 2), slice(2, 4))})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with serve_weights(whole) as server, WeightsReceiver(server.url, parts=upper) as receiver:
+            assert (receiver.load(timeout=30).tensors["it"] == whole["it"][:2]).all()
+            assert (load_weights(server.url, parts=lower, timeout=30).tensors["it"] == whole["it"][2:]).all()
+        with serve_weights({"it": np.zeros((2, 2))}, parts=upper) as server:
+            server.update(parts=lower)
+    assert [each.category for each in told] == [DeprecationWarning] * 4
+    assert "use shard=" in str(told[0].message) and told[0].filename == __file__
+    with pytest.raises(TypeError, match="the old and the new name"):
+        serve_weights(whole, shard=upper, parts=upper)
+
+
 def test_what_no_server_has_is_named():
     parts = {"it": ((6, 10), (slice(0, 2), slice(0, 10)))}
-    with serve_weights({"it": np.zeros((2, 10))}, parts=parts) as server:
+    with serve_weights({"it": np.zeros((2, 10))}, shard=parts) as server:
         with pytest.raises(penstock.InvalidArgument, match=r'"it": no server has \[2:6, 0:10\] of \[6, 10\]'):
             load_weights(server.url, {"it": np.zeros((6, 10))}, timeout=30)
         with pytest.raises(penstock.InvalidArgument, match=r'"it": no server has \[2:6, 0:10\] of \[6, 10\]'):
@@ -414,11 +431,11 @@ def test_what_no_server_has_is_named():
 )
 def test_parts_that_do_not_fit_are_refused(part, message):
     with pytest.raises(penstock.InvalidArgument, match=message):
-        serve_weights({"it": np.zeros((2, 10))}, parts={"it": part})
+        serve_weights({"it": np.zeros((2, 10))}, shard={"it": part})
     with pytest.raises(TypeError, match="a pair of the whole shape and a tuple of slices"):
-        serve_weights({"it": np.zeros((2, 10))}, parts={"it": (4, 10)})
-    with pytest.raises(penstock.InvalidArgument, match='parts contains "its", not found in weights: did you mean it'):
-        serve_weights({"it": np.zeros((2, 10))}, parts={"its": part})
+        serve_weights({"it": np.zeros((2, 10))}, shard={"it": (4, 10)})
+    with pytest.raises(penstock.InvalidArgument, match='shard contains "its", not found in weights: did you mean it'):
+        serve_weights({"it": np.zeros((2, 10))}, shard={"its": part})
 
 
 def test_chunks_are_those_of_torch():
@@ -550,8 +567,8 @@ def test_what_does_not_fit_is_told_before_anything_is_written():
         assert loaded.missing_keys == [] == loaded.unexpected_keys
         with pytest.raises(penstock.InvalidArgument, match='names contains "d", which neither side has'):
             load_weights(server.url, names=["c", "d"], timeout=30)
-        with pytest.raises(penstock.InvalidArgument, match='parts contains "d", which neither side has'):
-            load_weights(server.url, parts={"d": ((1,), (slice(0, 1),))}, timeout=30)
+        with pytest.raises(penstock.InvalidArgument, match='shard contains "d", which neither side has'):
+            load_weights(server.url, shard={"d": ((1,), (slice(0, 1),))}, timeout=30)
 
 
 def test_arguments_that_make_no_sense():

@@ -153,10 +153,10 @@ def test_of_a_dtensor_the_part_is_known():
             assert receiver._last[2] is plan
         assert torch.equal(spread.to_local(), whole[:, 4:])
         left = {"it": ((10, 7), (slice(None), slice(0, 4)))}
-        with serve_weights({"it": spread}) as mine, serve_weights({"it": whole[:, :4]}, parts=left) as other:
+        with serve_weights({"it": spread}) as mine, serve_weights({"it": whole[:, :4]}, shard=left) as other:
             assert torch.equal(load_weights([mine.url, other.url], device=torch.device("cpu"), timeout=60).tensors["it"], whole)
         with pytest.raises(penstock.InvalidArgument, match="because Penstock determines its part"):
-            serve_weights({"it": spread}, parts=left)
+            serve_weights({"it": spread}, shard=left)
         with pytest.raises(penstock.InvalidArgument, match="which does not assign parts to ranks"):
             serve_weights({"it": DTensor.from_local(torch.zeros(10, 7), mesh, [Partial(), Replicate()], run_check=False)})
     finally:

@@ -61,7 +61,7 @@ class PenstockTrainerWeightTransferEngine(TrainerWeightTransferEngine):  # type:
         self._version += 1
         try:
             tensors, parts = self._held()
-            self._server.update(tensors, parts=parts, version=self._version)
+            self._server.update(tensors, shard=parts, version=self._version)
             if self.is_sender:
                 self.client.start_weight_update()
                 self.client.update_weights({"version": self._version})

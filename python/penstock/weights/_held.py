@@ -60,7 +60,7 @@ class Holder:
         return self._held
 
     def _found(self, found: Mapping[str, Any]) -> list[Held]:
-        for kind, asked in (("names", self.names), ("parts", self.parts)):
+        for kind, asked in (("names", self.names), ("shard", self.parts)):
             absent = [each for each in asked or () if each not in found]
             if absent:
                 raise _wrong(f"{kind} contains {listed(sorted(map(str, absent)))}, not found in {self._argument}{meant(map(str, absent), found)}")
@@ -109,10 +109,10 @@ def _held(name: str, value: Any, parts: Parts | None) -> Held:
     local = local_of(name, value)
     if parts is not None and name in parts:
         if spread is not None:
-            raise _wrong(f'parts contains "{name}", which is a DTensor: omit it, because Penstock determines its part')
+            raise _wrong(f'shard contains "{name}", which is a DTensor: omit it, because Penstock determines its part')
         whole, box = part_of(name, parts[name])
         if local.shape is None:
-            raise _wrong(f'parts contains "{name}", which is a DeviceBuffer and has no dtype: pass an array')
+            raise _wrong(f'shard contains "{name}", which is a DeviceBuffer and has no dtype: pass an array')
     elif spread is None:
         if local.shape is None:
             return Held(name, None, None, None, local)
@@ -129,9 +129,9 @@ def part_of(name: str, part: Any) -> tuple[tuple[int, ...], Box]:
         cuts = (slices,) if isinstance(slices, slice) else tuple(slices)
         ranges = [each.indices(extent) for each, extent in zip(cuts, whole)]
     except (TypeError, ValueError, AttributeError):
-        raise TypeError(f'parts["{name}"] must be a pair of the whole shape and a tuple of slices, one for each dimension, not {part!r}') from None
+        raise TypeError(f'shard["{name}"] must be a pair of the whole shape and a tuple of slices, one for each dimension, not {part!r}') from None
     if len(cuts) > len(whole) or any(step != 1 or stop < start for start, stop, step in ranges):
-        raise _wrong(f'parts["{name}"]: {slices!r} must be slices with a step of 1 within {list(whole)}')
+        raise _wrong(f'shard["{name}"]: {slices!r} must be slices with a step of 1 within {list(whole)}')
     ranges += [(0, extent, 1) for extent in whole[len(ranges) :]]
     return whole, Box(tuple(start for start, _, _ in ranges), tuple(stop - start for start, stop, _ in ranges))
 

@@ -13,6 +13,7 @@ from .._core.closable import Closable
 from .._core.errors import Error, InvalidArgument, TimedOut
 from .._core.futures import FIRST_COMPLETED, wait
 from .._core.pieces import remade
+from .._core.renamed import renamed
 from .._tensors.errors import listed
 from .._tensors.frameworks import framework_on
 from ._deadline import left_until, until
@@ -45,6 +46,7 @@ class LoadedWeights(NamedTuple):
     tensors: dict[str, Any]
 
 
+@renamed(parts="shard")
 def load_weights(
     url: str | Sequence[str],
     module: Any = None,
@@ -52,7 +54,7 @@ def load_weights(
     device: Any = None,
     framework: str | None = None,
     names: Iterable[str] | None = None,
-    parts: Parts | None = None,
+    shard: Parts | None = None,
     strict: bool = True,
     newer_than: int | None = None,
     at_least: int = 0,
@@ -70,7 +72,7 @@ def load_weights(
       place. None creates new tensors, which the result contains.
     - `device`, `framework`: for new tensors, as in `penstock.safetensors.load_file()`.
     - `names`: the tensors to load. None loads all.
-    - `parts`: for tensors that are parts of larger ones, as in `serve_weights()`. Not needed for a DTensor.
+    - `shard`: for tensors that are parts of larger ones, as in `serve_weights()`. Not needed for a DTensor.
     - `strict`: True raises an error for names on one side only. With False, the result lists these names, as `load_state_dict()` does.
     - `newer_than`: a version. If the servers have nothing newer, nothing is loaded and `changed` is False.
     - `at_least`: a version. If the servers do not have it yet, the call waits for it.
@@ -90,7 +92,7 @@ def load_weights(
         device=device,
         framework=framework,
         names=names,
-        parts=parts,
+        shard=shard,
         strict=strict,
         secret=secret,
         channels=channels,
@@ -110,6 +112,7 @@ class WeightsReceiver(Closable):
     `load()`, which first waits for processes that are still reading it. Errors are forwarded to them.
     """
 
+    @renamed(parts="shard")
     def __init__(
         self,
         url: str | Sequence[str],
@@ -118,7 +121,7 @@ class WeightsReceiver(Closable):
         device: Any = None,
         framework: str | None = None,
         names: Iterable[str] | None = None,
-        parts: Parts | None = None,
+        shard: Parts | None = None,
         strict: bool = True,
         secret: str | bytes | None = None,
         channels: Sequence[str] = (),
@@ -128,9 +131,9 @@ class WeightsReceiver(Closable):
         if module is not None and (device is not None or framework is not None):
             raise InvalidArgument("device= and framework= apply only to new tensors, but module already has tensors", code="invalid_argument")
         self._lines = [Line(each, secret_of(secret), list(channels), connections) for each in _urls(url)]
-        self._module, self._parts, self._names, self._strict = module, parts, names_of(names), strict
+        self._module, self._shard, self._names, self._strict = module, shard, names_of(names), strict
         self._device, self._framework = device, framework
-        self._holder = Holder("module", None, parts)
+        self._holder = Holder("module", None, shard)
         self._last: tuple[list[str], list[Held], Plan] | None = None
         if relay and module is None:
             raise InvalidArgument("a relay requires a module or mapping whose tensors it can serve", code="invalid_argument")
@@ -235,7 +238,7 @@ class WeightsReceiver(Closable):
         """Loads new tensors, and keeps no reference to them."""
         catalogs = self._catalogs()
         self._check_names(set(), catalogs)
-        parts = {name: part_of(name, part) for name, part in (self._parts or {}).items()}
+        parts = {name: part_of(name, part) for name, part in (self._shard or {}).items()}
         made, held = made_for(catalogs, framework_on(self._framework, self._device), names, parts)
         self._fill(planned(held, catalogs, names, True, "arrays that were created for them"), version, deadline)
         for each in self._lines:
@@ -243,7 +246,7 @@ class WeightsReceiver(Closable):
         return made
 
     def _check_names(self, here: set[str], catalogs: list[Catalog]) -> None:
-        for argument, names in (("names", self._names), ("parts", self._parts)):
+        for argument, names in (("names", self._names), ("shard", self._shard)):
             absent = set(names or ()) - here
             for each in catalogs if absent else ():
                 absent -= {row.name for row in each.rows}
@@ -251,7 +254,7 @@ class WeightsReceiver(Closable):
                 raise InvalidArgument(f"{argument} contains {listed(sorted(absent))}, which neither side has", code="invalid_argument")
 
     def _groups(self, most_bytes: int) -> Iterator[set[str]]:
-        parts = {name: part_of(name, part)[1].shape for name, part in (self._parts or {}).items()}
+        parts = {name: part_of(name, part)[1].shape for name, part in (self._shard or {}).items()}
         sizes = {row.name: math.prod(parts.get(row.name, row.whole)) * row.itemsize for each in self._catalogs() for row in each.rows}
         wanted = [name for name in sizes if self._names is None or name in self._names]
         return map(set, in_batches(wanted, most_bytes, sizes.__getitem__))

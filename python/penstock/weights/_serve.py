@@ -11,6 +11,7 @@ from typing import Any
 from .. import pipe
 from .._core.closable import Closable
 from .._core.errors import InvalidArgument
+from .._core.renamed import renamed
 from ._deadline import until
 from ._held import Holder, Parts, names_of
 from ._listener import Door
@@ -24,12 +25,13 @@ def secret_of(secret: str | bytes | None) -> str | bytes:
     return os.environ.get("PENSTOCK_WEIGHTS_SECRET", "") if secret is None else secret
 
 
+@renamed(parts="shard")
 def serve_weights(
     weights: Any,
     url: str | None = None,
     *,
     names: Iterable[str] | None = None,
-    parts: Parts | None = None,
+    shard: Parts | None = None,
     snapshot: int = True,
     version: int = 0,
     secret: str | bytes | None = None,
@@ -46,7 +48,7 @@ def serve_weights(
     - `url`: as for `penstock.pipe.listen()`: unix:@name, unix:/path or tcp://host:port. None chooses a unix socket; `WeightsServer.url` contains the
       result.
     - `names`: the tensors to serve. None serves all.
-    - `parts`: for tensors that are this rank's part of larger ones: maps a name to the whole tensor's shape and a tuple of slices, one per dimension,
+    - `shard`: for tensors that are this rank's part of larger ones: maps a name to the whole tensor's shape and a tuple of slices, one per dimension,
       starting with the first dimension. Not needed for a DTensor.
     - `snapshot`: the number of copies that the server keeps on the device. With 1 (True), you may change the weights at any time, and `update()`
       waits for receivers that are still reading the copy. With 2, `update()` waits only for receivers of the second-to-last version. With 0 (False),
@@ -61,7 +63,7 @@ def serve_weights(
 
     Raises: TypeError and InvalidArgument for weights that cannot be served, and the errors of `penstock.pipe.listen()`.
     """
-    return WeightsServer(weights, url, names, parts, snapshot, version, secret, channels, connections, receivers, timeout)
+    return WeightsServer(weights, url, names, shard, snapshot, version, secret, channels, connections, receivers, timeout)
 
 
 def _check_version(version: Any) -> None:
@@ -80,7 +82,7 @@ class WeightsServer(Closable):
         weights: Any,
         url: str | None,
         names: Iterable[str] | None,
-        parts: Parts | None,
+        shard: Parts | None,
         snapshot: int,
         version: int,
         secret: str | bytes | None,
@@ -92,7 +94,7 @@ class WeightsServer(Closable):
         if not isinstance(snapshot, int) or not 0 <= snapshot <= 16:
             raise InvalidArgument(f"snapshot is {snapshot!r}: it must be a number of copies from 0 (False) to 16", code="invalid_argument")
         _check_version(version)
-        self._weights, self._holder = weights, Holder("weights", names_of(names), parts)
+        self._weights, self._holder = weights, Holder("weights", names_of(names), shard)
         self._timeout = timeout
         self._snapshots = [Snapshot() for _ in range(snapshot)]
         self._updating = threading.Lock()
@@ -118,13 +120,14 @@ class WeightsServer(Closable):
         """The number of processes that connected with the wrong secret."""
         return self._door.refused
 
-    def update(self, weights: Any = None, *, parts: Parts | None = None, version: int | None = None, timeout: float | None = None) -> int:
+    @renamed(parts="shard")
+    def update(self, weights: Any = None, *, shard: Parts | None = None, version: int | None = None, timeout: float | None = None) -> int:
         """Publishes the current weights as a new version, and returns its number. Receivers that are loading finish with the version that they
         started with.
 
         Arguments:
 
-        - `weights`, `parts`: new weights to serve; names, types and shapes may differ. Without snapshots, the previous weights must not change until
+        - `weights`, `shard`: new weights to serve; names, types and shapes may differ. Without snapshots, the previous weights must not change until
           their receivers are done (see `pause()`).
         - `version`: the number of the new version, which must be higher than the last one. None means the last one plus 1.
         - `timeout`: seconds to wait for receivers, as described under `snapshot` in `serve_weights()`. None uses the server's.
@@ -144,8 +147,8 @@ class WeightsServer(Closable):
             if weights is None and not self._snapshots and self._versions.current is not None:
                 raise InvalidArgument("without snapshots, call pause() before you change the weights and update()", code="invalid_argument")
             holder = self._holder
-            if weights is not None or parts is not None:
-                holder = Holder("weights", holder.names, parts)
+            if weights is not None or shard is not None:
+                holder = Holder("weights", holder.names, shard)
             weights = self._weights if weights is None else weights
             self._versions.publish(self._made(number, weights, holder, deadline))
             self._weights, self._holder = weights, holder

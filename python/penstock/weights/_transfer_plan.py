@@ -224,7 +224,7 @@ def made_for(catalogs: Sequence[Catalog], place: Framework, names: set[str] | No
         if dtype is None or getattr(dtype, "itemsize", row.itemsize) != row.itemsize:
             problems.append(f'"{name}" is {_told(row)}, which {place.name} does not support: pass a mapping that contains a tensor for it')
         elif whole != row.whole:
-            problems.append(f'"{name}" has the shape {list(row.whole)} at the server but {list(whole)} in parts')
+            problems.append(f'"{name}" has the shape {list(row.whole)} at the server but {list(whole)} in shard')
         boxes[name] = row, box
         nbytes = box.size * row.itemsize
         rows.append((name, dtype, box.shape, total, nbytes))
