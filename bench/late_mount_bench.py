@@ -96,7 +96,7 @@ def small(file: Any, memory: Any, size: int) -> None:
 # Penstock's rows: what they read into, how, and which part of the file they read.
 ROWS: dict[str, tuple[str, Callable[..., None], dict[str, Any], float]] = {
     "device, one call": ("host:0", whole, {}, 1),
-    "device, one call, keep": ("host:0", whole, {"cache": "keep"}, 1),
+    "device, one call, fill": ("host:0", whole, {"cache": "fill"}, 1),
     "device, one call, bypass": ("host:0", whole, {"cache": "bypass"}, 1),
     "NumPy, one call": ("numpy", whole, {}, 1),
     "device, 1 MiB calls": ("host:0", calls, {}, 1),

@@ -27,15 +27,15 @@ enum class path_kind : std::uint8_t { automatic = 0, posix, staged, mapped, dire
 enum class preference : std::uint8_t { automatic = 0, speed, cpu };
 
 // How a read into device memory treats bytes that are not in the page cache:
-// - keep reads them through the page cache, in file order and with few threads, so that the next read finds them cached.
+// - fill reads them through the page cache, in file order and with few threads, so that the next read finds them cached.
 // - bypass reads past the page cache (O_DIRECT) if the file system supports that, so that nothing new enters it.
 // - automatic ("auto") keeps a file if all of it fits into memory and reading past the page cache has not been faster on this machine.
 //   Small random reads, and descriptors adopted with O_DIRECT, bypass it.
 // Cached bytes are read from the page cache in all three cases, except that with bypass a small read that is only partly cached bypasses it
 // completely. Blocking reads up to 128 KiB, and all reads from a disk into host memory, use the page cache unless you select bypass. Reads
-// from file systems with a slow server bypass the page cache unless you select keep, even into host memory. If larger pieces must use the
+// from file systems with a slow server bypass the page cache unless you select fill, even into host memory. If larger pieces must use the
 // page cache with bypass, the kernel drops them afterwards if it supports that (RWF_DONTCACHE, Linux 6.14; ext4, XFS and some others).
-enum class cache_use : std::uint8_t { automatic = 0, keep, bypass };
+enum class cache_use : std::uint8_t { automatic = 0, fill, bypass, keep [[deprecated("its name is fill now")]] = fill };
 
 // Which requests run first. background is for requests whose results are not needed soon, such as write-behind. They use a few threads and
 // a share of staging memory of their own. While normal requests run on the same file system, and for up to a millisecond afterwards, one
@@ -49,7 +49,8 @@ PENSTOCK_API std::string_view to_string(cache_use cache) noexcept;
 PENSTOCK_API std::string_view to_string(request_priority priority) noexcept;
 // Returns the names of all paths, by number; the first is "automatic".
 PENSTOCK_API std::vector<std::string_view> path_names();
-// The inverse of to_string. Error: invalid_argument; the message includes the word and lists the valid ones.
+// The inverse of to_string. Error: invalid_argument; the message includes the word and lists the valid ones. parse_cache_use() also accepts
+// "keep", the old name of "fill".
 PENSTOCK_API result<path_kind> parse_path_kind(std::string_view word);
 PENSTOCK_API result<preference> parse_preference(std::string_view word);
 PENSTOCK_API result<cache_use> parse_cache_use(std::string_view word);

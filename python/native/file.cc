@@ -559,7 +559,7 @@ void add_files(nb::module_& module) {
       "Requests take a buffer (penstock's documentation describes which objects are accepted), an offset in the file, a size\n"
       "(None: to the end of the buffer) and an offset in the buffer. An array in Fortran order is rejected unless order is\n"
       "'A', which moves the bytes in memory order. path forces one of Penstock's paths, prefer is 'speed' or 'cpu', cache\n"
-      "selects how reads into device memory treat bytes that are not in the page cache ('keep', 'bypass' or 'auto'; None: as\n"
+      "selects how reads into device memory treat bytes that are not in the page cache ('fill', 'bypass' or 'auto'; None: as\n"
       "set when the file was opened), timeout is in seconds. A count below size always means the end of the file. Raises\n"
       "penstock.Error, and ValueError for invalid arguments.");
   type.def_ro("name", &python_file::name, "The path, URL (without its query) or descriptor that the file was opened with.")
@@ -651,7 +651,7 @@ void add_files(nb::module_& module) {
              "Opens a file, or (for reading) an object on a server: http://, https://, s3://BUCKET/KEY, hf://. path: str, bytes,\n"
              "PathLike, or an open descriptor, which is duplicated and not closed. mode: r, r+, w (create or truncate, write-only),\n"
              "w+, x (create, fail if it exists), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache:\n"
-             "how reads of this file into device memory treat bytes that are not in the page cache: 'keep' them there, 'bypass' the\n"
+             "how reads of this file into device memory treat bytes that are not in the page cache: 'fill' it with them, 'bypass' the\n"
              "cache, or 'auto'. immutable: you guarantee that the file's bytes do not change while it is open here, so that for\n"
              "sequential blocking reads up to 16 MiB into device memory, the following bytes are read ahead from the page cache into\n"
              "pinned memory. For mode r. bytes_per_second: a limit for requests on this file, which are delayed when it is reached;\n"

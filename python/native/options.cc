@@ -41,7 +41,10 @@ deadline_clock::time_point deadline_after(double seconds) {
 
 cache_use parse_cache(nb::handle cache) {
   if (cache.is_none()) return cache_use::automatic;
-  const auto parsed = parse_cache_use(word(cache, "cache"));
+  const std::string_view name = word(cache, "cache");
+  if (name == "keep" && PyErr_WarnEx(PyExc_DeprecationWarning, "cache=\"keep\" is deprecated: use cache=\"fill\"", 1) != 0)
+    throw nb::python_error();
+  const auto parsed = parse_cache_use(name);
   if (!parsed) raise(parsed.error());
   return *parsed;
 }

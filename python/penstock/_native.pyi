@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 _Order = Literal["C", "A"]
 _Path = Literal["posix", "staged", "mapped", "direct", "dma_buf"]
 _Prefer = Literal["speed", "cpu"]
-_Cache = Literal["auto", "keep", "bypass"]
+_Cache = Literal["auto", "fill", "bypass"]
 _Links = int | Literal["auto"]
 _Priority = Literal["normal", "background"]
 _Mode = Literal[
@@ -199,7 +199,7 @@ class File:
     Requests take a buffer (penstock's documentation describes which objects are accepted), an offset in the file, a size
     (None: to the end of the buffer) and an offset in the buffer. An array in Fortran order is rejected unless order is
     'A', which moves the bytes in memory order. path forces one of Penstock's paths, prefer is 'speed' or 'cpu', cache
-    selects how reads into device memory treat bytes that are not in the page cache ('keep', 'bypass' or 'auto'; None: as
+    selects how reads into device memory treat bytes that are not in the page cache ('fill', 'bypass' or 'auto'; None: as
     set when the file was opened), timeout is in seconds. A count below size always means the end of the file. Raises
     penstock.Error, and ValueError for invalid arguments."""
     @property
@@ -522,7 +522,7 @@ def open(
     """Opens a file, or (for reading) an object on a server: http://, https://, s3://BUCKET/KEY, hf://. path: str, bytes,
     PathLike, or an open descriptor, which is duplicated and not closed. mode: r, r+, w (create or truncate, write-only),
     w+, x (create, fail if it exists), x+; a 'b' is ignored. direct: large aligned writes bypass the page cache. cache:
-    how reads of this file into device memory treat bytes that are not in the page cache: 'keep' them there, 'bypass' the
+    how reads of this file into device memory treat bytes that are not in the page cache: 'fill' it with them, 'bypass' the
     cache, or 'auto'. immutable: you guarantee that the file's bytes do not change while it is open here, so that for
     sequential blocking reads up to 16 MiB into device memory, the following bytes are read ahead from the page cache into
     pinned memory. For mode r. bytes_per_second: a limit for requests on this file, which are delayed when it is reached;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ def path(tmp_path: Path, pattern: Any) -> Path:
     return stored
 
 
-@pytest.mark.parametrize("cache", ["auto", "keep", "bypass", None])
+@pytest.mark.parametrize("cache", ["auto", "fill", "bypass", None])
 def test_bytes_are_the_same_whichever_way_they_go(device_memory: Any, path: Path, cache: Any) -> None:
     with penstock.open(path, "r+", cache=cache) as file:
         for ask in (None, cache):
@@ -40,7 +42,7 @@ def test_explain_tells_what_was_asked_for(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         if file.explain().cached_bytes != 0:
             pytest.skip(f"{path} stays in the page cache")
-        for cache, words in (("keep", "read through it, as requested"), ("bypass", "direct I/O, as requested")):
+        for cache, words in (("fill", "read through it, as requested"), ("bypass", "direct I/O, as requested")):
             reasons = {part.reason for part in file.explain(cache=cache).parts}  # type: ignore[arg-type]
             if reasons == {"the file system does not support direct I/O: through the page cache"}:
                 pytest.skip(f"{path} has no direct I/O")
@@ -48,10 +50,20 @@ def test_explain_tells_what_was_asked_for(path: Path) -> None:
 
 
 def test_an_unknown_word_is_refused(path: Path) -> None:
-    with pytest.raises(penstock.InvalidArgument, match="auto, keep, bypass"):
+    with pytest.raises(penstock.InvalidArgument, match="auto, fill, bypass"):
         penstock.open(path, cache="kept")  # type: ignore[arg-type]
     with penstock.open(path) as file, pytest.raises(TypeError, match="cache must be a str or None"):
         file.pread(bytearray(1), cache=3)  # type: ignore[arg-type]
+
+
+def test_the_old_name_of_fill_still_works_and_warns(path: Path) -> None:
+    with pytest.warns(DeprecationWarning, match='use cache="fill"'), penstock.open(path, cache="keep") as file:  # type: ignore[arg-type]
+        with pytest.warns(DeprecationWarning, match='use cache="fill"'):
+            assert file.read_into(bytearray(9), cache="keep") == 9  # type: ignore[call-overload]
+    code = "import penstock, sys; [penstock.open(sys.argv[1]).close() for _ in range(2)]"
+    environment = {**os.environ, "PENSTOCK_CACHE": "keep"}
+    told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, env=environment, check=True)
+    assert told.stderr == "penstock: PENSTOCK_CACHE=keep is deprecated: use PENSTOCK_CACHE=fill\n"
 
 
 def test_a_pinned_range_is_read_and_given_back(device_memory: Any, path: Path) -> None:

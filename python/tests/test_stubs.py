@@ -96,7 +96,7 @@ import penstock
 
 async def right(path: Path, file: penstock.File, memory: penstock.DeviceBuffer, anything: Any) -> None:
     for buffer in (bytearray(3), memoryview(bytearray(3)), np.zeros(3), np.zeros((3, 3), order="F"), memory, memory[1:], anything):
-        file.read_into(buffer, path="staged", prefer="cpu", cache="keep", links=2, order="A")
+        file.read_into(buffer, path="staged", prefer="cpu", cache="fill", links=2, order="A")
     file.write_from(b"bytes", path=None)
     file.read_into(array("d"), 0, 3)
     file.read_into(penstock.Pointer(1, 2))

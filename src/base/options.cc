@@ -10,7 +10,7 @@ namespace {
 // Indexed by value.
 using words = std::span<const std::string_view>;
 constexpr std::array<std::string_view, 3> preferences{"automatic", "speed", "cpu"};
-constexpr std::array<std::string_view, 3> cache_uses{"auto", "keep", "bypass"};
+constexpr std::array<std::string_view, 3> cache_uses{"auto", "fill", "bypass"};
 constexpr std::array<std::string_view, 2> priorities{"normal", "background"};
 
 template <class Option>
@@ -37,7 +37,7 @@ std::string_view to_string(cache_use cache) noexcept { return word_of(cache_uses
 std::string_view to_string(request_priority priority) noexcept { return word_of(priorities, priority); }
 
 result<preference> parse_preference(std::string_view word) { return parse<preference>(preferences, word, "preference"); }
-result<cache_use> parse_cache_use(std::string_view word) { return parse<cache_use>(cache_uses, word, "cache"); }
+result<cache_use> parse_cache_use(std::string_view word) { return parse<cache_use>(cache_uses, word == "keep" ? "fill" : word, "cache"); }
 result<request_priority> parse_request_priority(std::string_view word) { return parse<request_priority>(priorities, word, "priority"); }
 
 }  // namespace penstock

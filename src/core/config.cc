@@ -3,9 +3,12 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
+#include <mutex>
 #include <string>
 
 #include <fmt/format.h>
+
+#include "base/output.hpp"
 
 namespace penstock {
 
@@ -76,6 +79,9 @@ result<engine_options> core::read_environment(const path::path_table& paths) {
     const auto parsed = parse_cache_use(text);
     if (!parsed) return parsed.error().with_context("environment variable PENSTOCK_CACHE");
     options.cache = *parsed;
+    static std::once_flag warned;
+    if (text == "keep")
+      std::call_once(warned, [] { print_error("penstock: PENSTOCK_CACHE=keep is deprecated: use PENSTOCK_CACHE=fill\n"); });
   }
   if (auto problem = read_integer("PENSTOCK_LANES", 0U, 64U, options.lanes); !problem.ok()) return problem;
   std::size_t pinned_mib = options.pinned_budget_bytes >> 20;

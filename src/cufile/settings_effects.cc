@@ -97,7 +97,7 @@ request_rules rules_of(const settings& asked) {
   const bool vanilla = asked[CUFILE_PARAM_PROPERTIES_POSIX_IO_MODE];
   rules.direct = !asked[CUFILE_PARAM_FORCE_COMPAT_MODE] && !vanilla;
   rules.only_direct = rules.direct && !asked[CUFILE_PARAM_PROPERTIES_ALLOW_COMPAT_MODE] && !asked[CUFILE_PARAM_GDS_FALLBACK_IO];
-  if (vanilla) rules.cache = cache_use::keep;
+  if (vanilla) rules.cache = cache_use::fill;
   if (asked[CUFILE_PARAM_FORCE_ODIRECT_MODE]) rules.cache = cache_use::bypass;
   const auto priority = asked.changed.find("properties.io_priority");
   rules.background = priority != asked.changed.end() && same_word(priority->second, "low");

@@ -43,7 +43,7 @@ bool goes_past_cache(source::source& file, std::uint64_t offset, std::uint64_t l
   if (!file.direct_problem().ok()) return false;
   if (!file.cached_problem().ok()) return true;
   switch (asked) {
-    case cache_use::keep:
+    case cache_use::fill:
       return false;
     case cache_use::bypass:
       return file.resident_bytes(offset, length).value_or(0) < length;

@@ -165,7 +165,7 @@ void staged::read_ranges(const job& item, std::span<gather_range> ranges, std::u
 // Returns true if the range should be read past the page cache. Without a ring, only cache_use::bypass does that, because the thread waits
 // for each read.
 bool staged::is_for_disk(const gather_range& range, bool by_ring) {
-  if (range.cache == cache_use::keep || (!by_ring && range.cache != cache_use::bypass)) return false;
+  if (range.cache == cache_use::fill || (!by_ring && range.cache != cache_use::bypass)) return false;
   if (range.cached == residency::resident) return false;
   if (range.cached == residency::absent) return range.file->direct_problem().ok();
   return goes_past_cache(*range.file, range.offset, range.length, range.cache);

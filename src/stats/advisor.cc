@@ -177,7 +177,7 @@ class adviser {
     add("cold-file-read-twice",
         fmt::format("Of {} read from disk past the page cache, {} had been read that way before: caching them would save about {} of {}.",
                     size(use_.cold_read_bytes), size(use_.reread_bytes), time(loss), time(seconds(spent))),
-        "Keep the file in the page cache (cache=keep, or PENSTOCK_CACHE=keep) if memory has room for it, or keep the data in the program.",
+        "Keep the file in the page cache (cache=fill, or PENSTOCK_CACHE=fill) if memory has room for it, or keep the data in the program.",
         loss);
   }
 

@@ -38,12 +38,13 @@ TEST(options, every_preference_survives_its_name) {
 }
 
 TEST(options, every_use_of_the_cache_survives_its_name) {
-  for (const auto cache : {cache_use::automatic, cache_use::keep, cache_use::bypass}) {
+  for (const auto cache : {cache_use::automatic, cache_use::fill, cache_use::bypass}) {
     const auto parsed = parse_cache_use(to_string(cache));
     ASSERT_TRUE(parsed.ok());
     EXPECT_EQ(*parsed, cache);
   }
-  EXPECT_EQ(parse_cache_use("kept").error().message(), "cache \"kept\" is not one of auto, keep, bypass");
+  EXPECT_EQ(parse_cache_use("kept").error().message(), "cache \"kept\" is not one of auto, fill, bypass");
+  EXPECT_EQ(*parse_cache_use("keep"), cache_use::fill) << "its old name";
 }
 
 TEST(options, every_priority_survives_its_name) {

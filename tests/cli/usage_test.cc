@@ -32,6 +32,16 @@ TEST(usage, an_unknown_command_is_one_also_when_help_or_the_version_is_asked_for
   }
 }
 
+TEST(usage, the_old_name_of_a_cache_use_is_accepted_with_a_warning) {
+  for (const char* command : {"read", "load"}) {
+    const auto ended = run({command, "--cache", "keep", "/missing"});
+    EXPECT_TRUE(ended.err.starts_with("penstock: --cache keep is deprecated: use --cache fill\n")) << ended.err;
+    EXPECT_TRUE(contains(ended.err, "/missing: No such file")) << ended.err;
+    EXPECT_FALSE(contains(run({command, "--cache", "fill", "/missing"}).err, "deprecated"));
+    EXPECT_TRUE(contains(refusal({command, "--cache", "kept", "/missing"}), "\"kept\" is not one of auto, fill, bypass"));
+  }
+}
+
 TEST(usage, cp_without_a_target_says_what_is_missing) {
   const auto ended = run({"cp", "one"});
   EXPECT_EQ(ended.exit_code, 2);

@@ -37,7 +37,7 @@ std::string name_of(const way& one) {
 std::vector<way> ways() {
   std::vector<way> all;
   for (const auto how : {kind::waits, kind::goes_on, kind::batch, kind::batch_of_neighbours, kind::stream}) {
-    for (const auto asked : {cache_use::keep, cache_use::bypass}) {
+    for (const auto asked : {cache_use::fill, cache_use::bypass}) {
       for (const bool of_file : {false, true}) {
         if (of_file || how != kind::stream) all.push_back({how, asked, of_file});
       }

@@ -178,7 +178,7 @@ TEST_F(cache_use_contract, a_device_that_shares_the_hosts_memory_leaves_nothing_
   EXPECT_EQ(resident(), 0U);
   EXPECT_TRUE(from.read_async(memory.data(), size, 0).wait().ok());
   EXPECT_EQ(resident(), 0U);
-  EXPECT_TRUE(from.read(memory.data(), size, 0, {.cache = cache_use::keep}).ok());
+  EXPECT_TRUE(from.read(memory.data(), size, 0, {.cache = cache_use::fill}).ok());
   expect_kept();
 }
 
@@ -248,7 +248,7 @@ TEST_F(cache_use_contract, bypass_leaves_nothing_in_the_page_cache_and_reads_the
   EXPECT_EQ(from.read(end.data(), 10000, size - 100, how).bytes_done, 100U);
   end.expect(std::span(content_).last(100));
 
-  read_all(from, {.cache = cache_use::keep});
+  read_all(from, {.cache = cache_use::fill});
   expect_kept();
   kernel_->all_resident = true;
   expect_reason(from, "in the page cache", how);
@@ -259,16 +259,16 @@ TEST_F(cache_use_contract, bypass_leaves_nothing_in_the_page_cache_and_reads_the
 
 TEST_F(cache_use_contract, what_is_asked_of_a_request_comes_before_what_is_asked_of_its_file_and_of_the_engine) {
   expect_reason(open({.cache = cache_use::bypass}), "direct I/O, as requested");
-  expect_reason(open({.cache = cache_use::keep}), "read through it, as requested");
-  expect_reason(open({.cache = cache_use::bypass}), "read through it, as requested", {.cache = cache_use::keep});
-  expect_reason(open({.cache = cache_use::keep}), "direct I/O, as requested", {.cache = cache_use::bypass});
+  expect_reason(open({.cache = cache_use::fill}), "read through it, as requested");
+  expect_reason(open({.cache = cache_use::bypass}), "read through it, as requested", {.cache = cache_use::fill});
+  expect_reason(open({.cache = cache_use::fill}), "direct I/O, as requested", {.cache = cache_use::bypass});
   auto asked = options();
   asked.cache = cache_use::bypass;
   open_house other(asked, doors_of(kernel_));
-  for (const auto of_file : {cache_use::automatic, cache_use::keep}) {
+  for (const auto of_file : {cache_use::automatic, cache_use::fill}) {
     const auto plan = other.engine().explain(open_in(other.engine(), {.cache = of_file}), "host:0", size, 0);
     ASSERT_TRUE(plan.ok()) << told(plan.error());
-    const auto* const words = of_file == cache_use::keep ? "read through it, as requested" : "direct I/O, as requested";
+    const auto* const words = of_file == cache_use::fill ? "read through it, as requested" : "direct I/O, as requested";
     EXPECT_NE(plan->parts.at(0).reason.find(words), std::string::npos) << plan->parts.at(0).reason;
   }
 }
@@ -290,7 +290,7 @@ TEST_F(cache_use_contract, a_file_that_memory_has_no_room_for_goes_past_the_cach
   expect_reason(open(), "memory has no room for the whole file");
   read_all(open());
   EXPECT_EQ(resident(), 0U);
-  expect_reason(open(), "as requested", {.cache = cache_use::keep});
+  expect_reason(open(), "as requested", {.cache = cache_use::fill});
 }
 
 TEST_F(cache_use_contract, where_the_kernel_does_not_tell_of_memory_nothing_is_kept) {
@@ -309,7 +309,7 @@ TEST_F(cache_use_contract, a_descriptor_that_was_opened_with_o_direct_stays_past
     expect_reason(*lent, "because its descriptor was opened with O_DIRECT");
     read_all(*lent);
     EXPECT_EQ(resident(), 0U);
-    expect_reason(*lent, "read through it, as requested", {.cache = cache_use::keep});
+    expect_reason(*lent, "read through it, as requested", {.cache = cache_use::fill});
   }
   ::close(fd);
 }
@@ -336,7 +336,7 @@ TEST_F(cache_use_contract, small_ranges_of_a_batch_go_past_the_cache_unless_thei
   if (!kernel_->make_ring(4).ok()) GTEST_SKIP() << "there is no io_uring, without which small ranges go through the page cache";
   constexpr std::size_t count = 32;
   guarded_memory memory(house_, memory_place::device, count * 4096);
-  for (const auto asked : {cache_use::automatic, cache_use::keep}) {
+  for (const auto asked : {cache_use::automatic, cache_use::fill}) {
     const auto from = open({.cache = asked});
     std::vector<io_request> requests;
     bytes expected;
@@ -349,7 +349,7 @@ TEST_F(cache_use_contract, small_ranges_of_a_batch_go_past_the_cache_unless_thei
     for (const auto& each : house_.engine().submit(requests).wait()) EXPECT_TRUE(each.ok()) << told(each.error);
     memory.expect(expected);
     EXPECT_EQ(usage().cold_read_bytes, count * 4096) << "once, by the first of them";
-    EXPECT_EQ(resident() >= count * 4096, asked == cache_use::keep);
+    EXPECT_EQ(resident() >= count * 4096, asked == cache_use::fill);
   }
 }
 
@@ -375,7 +375,7 @@ TEST_F(cache_use_contract, a_read_that_fails_says_what_and_where) {
   open_house other(options(), doors_of(std::make_shared<failing_kernel>()));
   const auto from = open_in(other.engine());
   guarded_memory memory(other, memory_place::device, size);
-  const auto outcome = from.read(memory.data(), size, 0, {.cache = cache_use::keep});
+  const auto outcome = from.read(memory.data(), size, 0, {.cache = cache_use::fill});
   EXPECT_EQ(outcome.error.code(), errc::io) << told(outcome.error);
   EXPECT_EQ(outcome.bytes_done, 8 * mib);
   EXPECT_NE(outcome.error.message().find(name_), std::string_view::npos) << told(outcome.error);

@@ -263,7 +263,7 @@ TEST_F(copies_contract, what_could_not_be_read_is_tried_again_for_each) {
     if (call != "pread" && call != "ring.read") return std::nullopt;
     return ++reads % 5 == 0 ? std::optional(EIO) : std::nullopt;
   });
-  const auto results = engine_.submit(asked, {.cache = cache_use::keep}).wait();
+  const auto results = engine_.submit(asked, {.cache = cache_use::fill}).wait();
   kernel_->disarm();
   EXPECT_GT(reads.load(), 5);
   for (std::size_t i = 0; i < asked.size(); ++i) {

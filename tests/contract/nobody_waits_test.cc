@@ -230,7 +230,7 @@ class lonely_requests {
     auto* target = memory(kind.on_device);
     const bool calls_back = kind.how != watched::by_done && kind.how != watched::by_waits_that_expire;
     // What is cold goes one way and the other, each kind of request in turn.
-    const io_options how{.cache = (requests_ + requests_ / (3 * all_kinds().size())) % 2 == 0 ? cache_use::keep : cache_use::bypass};
+    const io_options how{.cache = (requests_ + requests_ / (3 * all_kinds().size())) % 2 == 0 ? cache_use::fill : cache_use::bypass};
     auto callback = calls_back ? seen.callback() : io_callback();
     if (kind.way == asked_as::stream) {
       seen.length = kind.length;

@@ -636,7 +636,7 @@ const auto local_files =
                       contract_case{"mapped", memory_place::device}, contract_case{"direct", memory_place::device},
                       contract_case{"dma_buf", memory_place::device}, contract_case{"heap", memory_place::device},
                       contract_case{"automatic", memory_place::device, file_home::disk, cache_use::automatic},
-                      contract_case{"staged", memory_place::device, file_home::disk, cache_use::keep});
+                      contract_case{"staged", memory_place::device, file_home::disk, cache_use::fill});
 
 // The paths that need no descriptor.
 const std::vector<contract_case> sources_in_memory = [] {
@@ -647,7 +647,7 @@ const std::vector<contract_case> sources_in_memory = [] {
       cases.push_back({"posix", place, home});
     }
     for (const auto* path : {"automatic", "staged", "heap"}) cases.push_back({path, memory_place::device, home});
-    cases.push_back({"staged", memory_place::device, home, cache_use::keep});
+    cases.push_back({"staged", memory_place::device, home, cache_use::fill});
   }
   return cases;
 }();

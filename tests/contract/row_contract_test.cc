@@ -77,7 +77,7 @@ TEST_P(row_contract, ranges_of_any_size_land_where_they_belong_hot_and_cold) {
       bytes expected = row.expected;
       memory.fill(bytes(memory.size()));
       std::vector<std::atomic<int>> told_of(row.asked.size());
-      const io_options how{.cache = seed == 2 ? cache_use::keep : cache_use::bypass};
+      const io_options how{.cache = seed == 2 ? cache_use::fill : cache_use::bypass};
       auto submitted = engine_of().submit(row.asked, how, {}, [&](std::size_t index, const io_result& outcome) {
         EXPECT_TRUE(outcome.ok());
         ++told_of[index];
@@ -154,7 +154,7 @@ TEST_P(row_contract, a_row_that_is_cancelled_or_dropped_leaves_what_it_says) {
   const auto content = make_file("data", 40 * mib);
   for (int round = 0; round < 6; ++round) {
     drop_cache(name());
-    auto from = open("data", {.cache = round % 2 == 0 ? cache_use::keep : cache_use::bypass});
+    auto from = open("data", {.cache = round % 2 == 0 ? cache_use::fill : cache_use::bypass});
     guarded_memory memory(house_, memory_place::device, 64 * mib);
     const auto row = make_row(from, content, memory.data(), memory.size(), ragged_lengths(36 * mib, 4), 0, 4);
     memory.fill(bytes(memory.size()));

@@ -39,7 +39,7 @@ TEST(cache_policy, does_what_it_is_asked_whatever_else_is_known) {
   asked.lent_past_cache = true;
   asked.memory = std::nullopt;
   asked.speeds = cold_speeds::verdict::bypass;
-  asked.asked = cache_use::keep;
+  asked.asked = cache_use::fill;
   expect_way(asked, true, plan_reason::kept_as_asked);
   asked = usual();
   asked.asked = cache_use::bypass;
@@ -51,7 +51,7 @@ TEST(cache_policy, a_file_system_that_answers_late_is_read_past_the_cache) {
   asked.answers = staging::answer_times::verdict::late;
   expect_way(asked, false, plan_reason::bypass_late);
   EXPECT_EQ(choose_cold_way(asked).most_bytes, ~std::uint64_t{0});
-  asked.asked = cache_use::keep;
+  asked.asked = cache_use::fill;
   expect_way(asked, true, plan_reason::kept_as_asked);
 }
 
@@ -74,7 +74,7 @@ TEST(cache_policy, memory_that_a_device_shares_with_the_host_holds_no_file_twice
   expect_way(asked, false, plan_reason::bypass_shared_memory);
   asked.asked = cache_use::bypass;
   expect_way(asked, false, plan_reason::bypass_shared_memory);
-  asked.asked = cache_use::keep;
+  asked.asked = cache_use::fill;
   expect_way(asked, true, plan_reason::kept_as_asked);
 }
 

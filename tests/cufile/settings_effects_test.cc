@@ -107,7 +107,7 @@ TEST(cufile_effects, cache_priority_and_links_follow) {
   EXPECT_EQ(options_of(rules_for(R"({"properties": {"force_odirect_mode": true}})")).cache, cache_use::bypass);
   EXPECT_TRUE(wants_direct_io(asked_for(R"({"properties": {"force_odirect_mode": true}})")));
   const auto vanilla = options_of(rules_for(R"({"properties": {"vanilla_posix_io_mode": true, "allow_compat_mode": false}})"));
-  EXPECT_EQ(vanilla.cache, cache_use::keep);
+  EXPECT_EQ(vanilla.cache, cache_use::fill);
   EXPECT_FALSE(vanilla.gpu_direct);
   EXPECT_FALSE(vanilla.cufile.only_gpu_direct);
   EXPECT_EQ(options_of(rules_for(R"({"properties": {"io_priority": "LOW"}})")).priority, request_priority::background);

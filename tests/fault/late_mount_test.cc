@@ -208,7 +208,7 @@ TEST_F(late_mount, nothing_of_what_it_answers_late_stays_in_the_page_cache_unles
   expect_read(true, size, 0);
   EXPECT_EQ(explained("host:0").cached_bytes, 0U);
   io_options keep;
-  keep.cache = cache_use::keep;
+  keep.cache = cache_use::fill;
   expect_read(true, size, 0, keep);
   EXPECT_EQ(explained("host:0").cached_bytes, size);
 }

@@ -641,11 +641,11 @@ class listing {
     add("read_callback",
         {.how = manner::callback, .asked = {1000, mib}, .temperature = heat::cold, .options = {.cache = cache_use::bypass}});
     add("read_cold_auto", {.asked = {300 * kib, 9 * mib}, .temperature = heat::cold});
-    add("read_cold_kept", {.asked = {300 * kib, 9 * mib}, .temperature = heat::cold, .options = {.cache = cache_use::keep}});
+    add("read_cold_kept", {.asked = {300 * kib, 9 * mib}, .temperature = heat::cold, .options = {.cache = cache_use::fill}});
     add("read_pinned", {.asked = {300 * kib, 9 * mib}, .is_pinned = true});
     add("read_pinned_async", {.how = manner::async, .asked = {1 * mib, 9 * mib}, .is_pinned = true});
     add("read_half_kept",
-        {.how = manner::async, .asked = {300 * kib, 9 * mib}, .temperature = heat::half, .options = {.cache = cache_use::keep}});
+        {.how = manner::async, .asked = {300 * kib, 9 * mib}, .temperature = heat::half, .options = {.cache = cache_use::fill}});
     add("read_stream_4k", {.how = manner::stream, .asked = {8 * kib, 4 * kib}});
     add("read_stream_5m", {.how = manner::stream, .asked = {8 * kib, 5 * mib}, .temperature = heat::half});
     add("read_mapped_forced", {.asked = {1000, 9 * mib}, .options = {.path = path_kind::mapped}});

@@ -380,7 +380,7 @@ std::vector<call_kind> make_kinds() {
                      (void)::fdatasync(fd);
                      (void)::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
                      ::close(fd);
-                     transfer(t, large, true, false, {.cache = kept ? cache_use::keep : cache_use::bypass});
+                     transfer(t, large, true, false, {.cache = kept ? cache_use::fill : cache_use::bypass});
                    }});
   }
   all.push_back({"open", [](trial& t) { question(t, [&] { return t.engine_of().open(t.files.to_read); }); }});

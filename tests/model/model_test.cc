@@ -66,7 +66,7 @@ class run {
     if (chance(3)) options.lanes = static_cast<unsigned>(pick(1, 4));
     if (chance(4)) options.pinned_budget_bytes = staging::least_budget_bytes;
     if (chance(3)) options.prefer = chance(2) ? preference::cpu : preference::speed;
-    if (chance(2)) options.cache = chance(2) ? cache_use::keep : cache_use::bypass;
+    if (chance(2)) options.cache = chance(2) ? cache_use::fill : cache_use::bypass;
     return options;
   }
 

@@ -652,7 +652,7 @@ class storm_thread::impl {
     options.use_io_uring = !chance(4);
     options.pinned_budget_bytes = 36 * mib;
     if (chance(3)) options.prefer = chance(2) ? preference::cpu : preference::speed;
-    if (chance(2)) options.cache = chance(2) ? cache_use::keep : cache_use::bypass;
+    if (chance(2)) options.cache = chance(2) ? cache_use::fill : cache_use::bypass;
     own_engine_ = storm_engine::make(files_, options, settings_.faults && chance(2), random_());
   }
 

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/output.hpp"
+
 namespace penstock::cli {
 namespace {
 
@@ -57,6 +59,17 @@ CLI::Validator one_of(std::vector<std::string> names) {
     return known ? std::string() : fmt::format("\"{}\" is not one of {}{}", word, list, suggestion(word, names));
   };
   return {check, "{" + list + "}"};
+}
+
+void add_cache_option(CLI::App& command, std::string& word) {
+  const auto rename = [](std::string& name) {
+    if (name == "keep") print_error("penstock: --cache keep is deprecated: use --cache fill\n");
+    if (name == "keep") name = "fill";
+    return std::string();
+  };
+  command.add_option("--cache", word, "Read uncached bytes through the page cache (fill) or bypass it (bypass)")
+      ->transform(CLI::Validator(rename, ""))
+      ->check(one_of({"auto", "fill", "bypass"}));
 }
 
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most) {

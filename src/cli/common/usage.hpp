@@ -19,6 +19,9 @@ std::string suggestion(std::string_view word, const std::vector<std::string>& na
 // value, the valid words and the closest one.
 CLI::Validator one_of(std::vector<std::string> names);
 
+// Adds --cache, whose value is a word for parse_cache_use().
+void add_cache_option(CLI::App& command, std::string& word);
+
 // Checks that the value of an option is an integer, or a number of seconds, in this range. The error states the range.
 inline constexpr std::uint64_t no_limit = 1'000'000'000;  // larger than any value in practice
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most = no_limit);

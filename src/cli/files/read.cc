@@ -219,8 +219,7 @@ void add_read(CLI::App& app, command& chosen) {
   sub.add_option("--path", wanted->path, "Force this path")->check(one_of({paths.begin(), paths.end()}));
   sub.add_option("--prefer", wanted->prefer, "speed: the fastest path; cpu: the path with the fewest CPU seconds per byte")
       ->check(one_of({"automatic", "speed", "cpu"}));
-  sub.add_option("--cache", wanted->cache, "Read uncached bytes through the page cache (keep) or bypass it (bypass)")
-      ->check(one_of({"auto", "keep", "bypass"}));
+  add_cache_option(sub, wanted->cache);
   sub.add_option("--repeat", wanted->repeat, "Number of times to read everything (default 1)")->check(whole_number(1));
   add_output_options(sub, wanted->output);
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return read_all(*wanted); }; });

@@ -289,8 +289,7 @@ void add_load(CLI::App& app, command& chosen) {
   sub.add_option_function<std::string>("--gpus", take_numbers, "GPUs by number: 0,1 is cuda:0,cuda:1")
       ->type_name("N,...")
       ->excludes(devices);
-  sub.add_option("--cache", wanted->cache, "Read uncached bytes through the page cache (keep) or past it (bypass)")
-      ->check(one_of({"auto", "keep", "bypass"}));
+  add_cache_option(sub, wanted->cache);
   sub.add_option("--links", wanted->links,
                  "Fill each GPU over this many PCIe links, 1 to 8, through neighbouring GPUs (default: PENSTOCK_LINKS)")
       ->check(whole_number(1, 8));

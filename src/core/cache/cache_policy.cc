@@ -14,7 +14,7 @@ bool has_room(const sys::memory_state& memory, std::uint64_t file_bytes) noexcep
 }  // namespace
 
 cold_way choose_cold_way(const cache_question& asked) noexcept {
-  if (asked.asked == cache_use::keep) return {.keeps = true, .why = plan_reason::kept_as_asked};
+  if (asked.asked == cache_use::fill) return {.keeps = true, .why = plan_reason::kept_as_asked};
   if (asked.shared_memory) return {.why = plan_reason::bypass_shared_memory};
   if (asked.asked == cache_use::bypass) return {.why = plan_reason::bypass_as_asked};
   if (asked.lent_past_cache) return {.why = plan_reason::bypass_as_lent};

@@ -20,7 +20,7 @@ bool suits_gpu_direct(runtime& with, const file_core& file, path_kind kind, cons
   if ((asked.offset | asked.length) % unit != 0 || reinterpret_cast<std::uintptr_t>(address) % path::direct_alignment != 0) return false;
   if (asked.is_write || is_forced) return true;
   // If no path can accept it, skip the page cache lookup.
-  if (cache == cache_use::keep || asked.file->descriptors().direct < 0) return false;
+  if (cache == cache_use::fill || asked.file->descriptors().direct < 0) return false;
   return file.source().resident_bytes(asked.offset, asked.length).value_or(0) < asked.length;
 }
 
