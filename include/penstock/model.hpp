@@ -21,6 +21,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "penstock/engine.hpp"
@@ -146,20 +147,49 @@ struct model_rank {
   unsigned count = 1;
 };
 
-// A part of a tensor: runs of equal length that are equally spaced in the file and adjacent in memory.
+// All elements of a dimension.
+struct all_elements {};
+// A range of a dimension, as in a Python slice: a negative first or end counts from the end, and positions outside the tensor are moved to
+// its nearest end.
+struct index_range {
+  std::int64_t first = 0;
+  std::optional<std::int64_t> end{};  // the position after the last element; nullopt: the length of the dimension
+  std::int64_t step = 1;              // at least 1: elements cannot be reversed
+};
+// The elements of a dimension that a part contains. A single index removes the dimension from the part's shape; if it is negative, it
+// counts from the end. A rank's part is one of rank.count equal parts.
+using dimension_selection = std::variant<all_elements, index_range, std::int64_t, model_rank>;
+// A part of a tensor by dimension. Dimensions at the end that it does not list are taken completely, so {} is the whole tensor.
+//
+//   penstock::tensor_selection{penstock::index_range{0, 8}, -1, penstock::model_rank{1, 4}}
+using tensor_selection = std::vector<dimension_selection>;
+
+// A part of a tensor: runs of equal length, in file order, that are adjacent in memory. Their starts form a grid.
 struct tensor_part {
+  struct axis {
+    std::uint64_t count = 1;
+    std::uint64_t step = 0;  // in bytes
+    friend bool operator==(const axis&, const axis&) = default;
+  };
   std::vector<std::uint64_t> shape;
   std::uint64_t first = 0;      // offset of the first run from the start of the tensor, in bytes
   std::uint64_t run_bytes = 0;  // 0 for an empty part
-  std::uint64_t step = 0;       // bytes from the start of a run to the start of the next
-  std::uint64_t runs = 0;
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return run_bytes * runs; }
+  std::vector<axis> grid;       // the outermost axis first; empty: one run
+  [[nodiscard]] PENSTOCK_API std::uint64_t runs() const noexcept;
+  // Returns the offset of a run from the start of the tensor, in bytes. run must be less than runs().
+  [[nodiscard]] PENSTOCK_API std::uint64_t start_of(std::uint64_t run) const noexcept;
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return run_bytes * runs(); }
   friend bool operator==(const tensor_part&, const tensor_part&) = default;
 };
 
-// Returns a rank's part if a tensor is split along a dimension into equal parts; negative dimensions count from the last. Errors:
-// invalid_argument (no such dimension or rank, a length that is not divisible among the ranks, parts that do not start at byte boundaries);
-// the message includes the tensor's name.
+// The maximum number of runs in a part. Each run is a request of its own.
+inline constexpr std::uint64_t most_part_runs = std::uint64_t{1} << 24;
+
+// Returns a part of a tensor, in as few runs as possible. Errors: invalid_argument (an index, dimension or rank that does not exist, a step
+// below 1, a length that is not divisible among the ranks, runs that do not start and end at byte boundaries, more than most_part_runs
+// runs); the message includes the tensor's name.
+PENSTOCK_API result<tensor_part> part_of(const tensor_facts& tensor, const tensor_selection& selection);
+// Returns a rank's part if a tensor is split along one dimension; negative dimensions count from the last.
 PENSTOCK_API result<tensor_part> part_of(const tensor_facts& tensor, int dimension, model_rank rank);
 
 // --- places in memory
@@ -188,9 +218,11 @@ struct layout_options {
   // Returns the dimension along which a tensor is split among the ranks; nullopt: each rank gets all of it. If the function is empty, no
   // tensor is split.
   std::function<std::optional<int>(const tensor_facts&)> dimension{};
+  // Returns the part of a tensor to load. If the function is empty, dimension applies; they exclude each other.
+  std::function<tensor_selection(const tensor_facts&)> selection{};
 };
 
-// Places all tensors of a model, some of them, or a rank's parts. Errors: invalid_argument (alignment; those of part_of); not_found; the
+// Places all tensors of a model, some of them, or parts of them. Errors: invalid_argument (options; those of part_of); not_found; the
 // message lists up to 20 names that are in none of the files.
 PENSTOCK_API result<model_layout> lay_out(const model& from, const layout_options& options = {});
 

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,42 +17,6 @@ namespace {
 
 status no_layout(std::string message) { return {errc::invalid_argument, std::move(message)}; }
 
-// --- parts
-
-status no_part(const tensor_facts& tensor, std::string_view why) {
-  return no_layout(fmt::format("{} of shape [{}]: {}", tensors::tensor_called(tensor.name), fmt::join(tensor.shape, ", "), why));
-}
-
-tensor_part all_of(const tensor_facts& tensor) { return {tensor.shape, 0, tensor.bytes, tensor.bytes, 1}; }
-
-result<tensor_part> cut(const tensor_facts& tensor, int dimension, model_rank rank) {
-  const auto dimensions = static_cast<std::int64_t>(tensor.shape.size());
-  if (dimension < -dimensions || dimension >= dimensions) return no_part(tensor, fmt::format("there is no dimension {}", dimension));
-  if (rank.number >= rank.count) return no_part(tensor, fmt::format("rank {} of {} does not exist", rank.number, rank.count));
-  const auto axis = static_cast<std::size_t>(dimension < 0 ? dimension + dimensions : dimension);
-  const std::uint64_t length = tensor.shape[axis];
-  if (length % rank.count != 0)
-    return no_part(tensor, fmt::format("{} rows of dimension {} cannot be divided evenly among {}", length, dimension, rank.count));
-  tensor_part part = all_of(tensor);
-  part.shape[axis] = length / rank.count;
-  if (tensor.bytes == 0) return tensor_part{std::move(part.shape), 0, 0, 0, 0};
-  // No length is 0, so no partial product exceeds the full product, which was checked.
-  for (std::size_t i = 0; i < axis; ++i) part.runs *= tensor.shape[i];
-  part.step = tensor.bytes / part.runs;
-  part.run_bytes = part.step / rank.count;
-  if (tensor.bytes % part.runs != 0 || part.step % rank.count != 0)
-    return no_part(tensor, fmt::format("its parts of type {} would not start at byte boundaries", to_string(tensor.type)));
-  part.first = part.run_bytes * rank.number;
-  return part;
-}
-
-// The tensor's facts may come from an untrusted source.
-status check_facts(const tensor_facts& tensor) {
-  const auto bytes = tensor_bytes(tensor.type, tensor.shape);
-  if (!bytes) return bytes.error().with_context(tensors::tensor_called(tensor.name));
-  return *bytes == tensor.bytes ? status() : no_part(tensor, fmt::format("the size is {} bytes, not {}", *bytes, tensor.bytes));
-}
-
 // --- layout
 
 class layout_maker {
@@ -62,6 +25,7 @@ class layout_maker {
 
   result<model_layout> make(const model& from) {
     if (!std::has_single_bit(options_.alignment)) return no_layout("the alignment must be a power of two");
+    if (options_.selection && options_.dimension) return no_layout("selection and dimension exclude each other: set only one of them");
     if (options_.rank.number >= options_.rank.count)
       return no_layout(fmt::format("rank {} of {} does not exist", options_.rank.number, options_.rank.count));
     if (options_.names) {
@@ -99,7 +63,8 @@ class layout_maker {
   }
   [[nodiscard]] result<tensor_part> part_for(const tensor_facts& tensor) const {
     const auto dimension = options_.dimension && options_.rank.count > 1 ? options_.dimension(tensor) : std::nullopt;
-    return dimension ? part_of(tensor, *dimension, options_.rank) : result<tensor_part>(all_of(tensor));
+    if (dimension) return part_of(tensor, *dimension, options_.rank);
+    return part_of(tensor, options_.selection ? options_.selection(tensor) : tensor_selection());
   }
 
   const layout_options& options_;
@@ -112,8 +77,8 @@ class layout_maker {
 std::vector<model_range> cut_ranges(const model_layout& layout, std::uint64_t most_bytes) {
   std::vector<model_range> ranges;
   for (const placed_tensor& each : layout.tensors) {
-    for (std::uint64_t run = 0; run < each.part.runs; ++run) {
-      const std::uint64_t offset = each.tensor.facts->offset + each.part.first + run * each.part.step;
+    for (std::uint64_t run = 0; run < each.part.runs(); ++run) {
+      const std::uint64_t offset = each.tensor.facts->offset + each.part.start_of(run);
       const std::uint64_t place = each.place + run * each.part.run_bytes;
       for (std::uint64_t done = 0; done < each.part.run_bytes; done += most_bytes) {
         ranges.push_back({each.tensor, offset + done, std::min(most_bytes, each.part.run_bytes - done), place + done});
@@ -248,13 +213,6 @@ status read_all(const engine& with, const model_layout& layout, std::span<void* 
 }
 
 }  // namespace
-
-result<tensor_part> part_of(const tensor_facts& tensor, int dimension, model_rank rank) {
-  return or_no_memory([&]() -> result<tensor_part> {
-    if (status error = check_facts(tensor); !error.ok()) return error;
-    return cut(tensor, dimension, rank);
-  });
-}
 
 result<model_layout> lay_out(const model& from, const layout_options& options) {
   return or_no_memory([&] { return layout_maker(options).make(from); });

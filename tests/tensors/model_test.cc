@@ -1,4 +1,4 @@
-// Models: indexes, the files of a folder, promised and present tensors, layouts, the parts of ranks, and loading.
+// Models: indexes, the files of a folder, promised and present tensors, layouts, and loading.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -309,72 +309,10 @@ TEST_F(layout_test, refuses_what_makes_no_sense) {
   const auto odd = lay_out(from, {.rank = {0, 4}, .dimension = [](const tensor_facts&) { return 0; }});
   EXPECT_TRUE(contains(odd.error().message(), "tensor \"b\" of shape [2, 3]: 2 rows of dimension 0 cannot be divided evenly among 4"))
       << odd.error().message();
+  const auto both = lay_out(
+      from, {.dimension = [](const tensor_facts&) { return 0; }, .selection = [](const tensor_facts&) { return tensor_selection(); }});
+  EXPECT_EQ(both.error().message(), "selection and dimension exclude each other: set only one of them");
   EXPECT_EQ(ranges_of(*lay_out(from), 0).error().code(), errc::invalid_argument);
-}
-
-// --- parts
-
-// Element by element: which bytes of a tensor are a rank's.
-std::vector<std::uint64_t> elements_of_rank(const std::vector<std::uint64_t>& shape, std::size_t axis, model_rank rank) {
-  std::uint64_t count = 1, inner = 1;
-  for (const std::uint64_t each : shape) count *= each;
-  for (std::size_t i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
-  std::vector<std::uint64_t> found;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    if (i / inner % shape[axis] / (shape[axis] / rank.count) == rank.number) found.push_back(i);
-  }
-  return found;
-}
-
-TEST(model_part, is_what_a_rank_gets_element_by_element) {
-  std::mt19937_64 random(1);
-  for (int i = 0; i < 300; ++i) {
-    tensor_facts tensor{"t", i % 2 == 0 ? tensor_type::u8 : tensor_type::f32, {}};
-    for (auto dimensions = 1 + random() % 4; dimensions > 0; --dimensions) tensor.shape.push_back(1 + random() % 4);
-    const std::size_t axis = random() % tensor.shape.size();
-    const unsigned ranks = 1 + static_cast<unsigned>(random() % 3);
-    tensor.shape[axis] = ranks * (1 + random() % 3);
-    tensor.bytes = *tensor_bytes(tensor.type, tensor.shape);
-    const std::uint64_t width = bits_of(tensor.type) / 8;
-    for (unsigned rank = 0; rank < ranks; ++rank) {
-      const bool from_end = random() % 2 == 0;
-      const int dimension = static_cast<int>(axis) - (from_end ? static_cast<int>(tensor.shape.size()) : 0);
-      const auto part = part_of(tensor, dimension, {rank, ranks});
-      ASSERT_TRUE(part) << part.error().message();
-      std::vector<std::uint64_t> found;
-      for (std::uint64_t run = 0; run < part->runs; ++run) {
-        for (std::uint64_t at = 0; at < part->run_bytes; at += width) found.push_back((part->first + run * part->step + at) / width);
-      }
-      ASSERT_EQ(found, elements_of_rank(tensor.shape, axis, {rank, ranks})) << i;
-      EXPECT_EQ(part->shape[axis], tensor.shape[axis] / ranks);
-      EXPECT_EQ(part->bytes(), tensor.bytes / ranks);
-    }
-  }
-}
-
-TEST(model_part, refuses_cuts_that_there_are_not) {
-  const auto refused = [](const tensor_facts& tensor, int dimension, model_rank rank, std::string_view why) {
-    const auto part = part_of(tensor, dimension, rank);
-    ASSERT_FALSE(part) << why;
-    EXPECT_EQ(part.error().code(), errc::invalid_argument);
-    EXPECT_TRUE(contains(part.error().message(), "tensor \"t\"")) << part.error().message();
-    EXPECT_TRUE(contains(part.error().message(), why)) << part.error().message();
-  };
-  const tensor_facts tensor{"t", tensor_type::u8, {4, 6}, 0, 24};
-  refused(tensor, 2, {0, 2}, "there is no dimension 2");
-  refused(tensor, -3, {0, 2}, "there is no dimension -3");
-  refused(tensor, 0, {2, 2}, "rank 2 of 2 does not exist");
-  refused(tensor, 0, {0, 0}, "rank 0 of 0 does not exist");
-  refused(tensor, 1, {0, 4}, "6 rows of dimension 1 cannot be divided evenly among 4");
-  refused({"t", tensor_type::u8, {}, 0, 1}, 0, {0, 1}, "there is no dimension 0");
-  refused({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {0, 4}, "would not start at byte boundaries");
-  refused({"t", tensor_type::u8, {4, 6}, 0, 23}, 1, {0, 2}, "the size is 24 bytes, not 23");
-  refused({"t", tensor_type::u8, {std::uint64_t{1} << 63, 4}, 0, 0}, 0, {0, 2}, "64 bits");
-  EXPECT_EQ(part_of({"t", tensor_type::f4, {2, 4}, 0, 4}, 1, {1, 2})->first, 1U);
-  const auto empty = part_of({"t", tensor_type::f32, {4, 0}, 0, 0}, 0, {1, 2});
-  ASSERT_TRUE(empty);
-  EXPECT_EQ(empty->bytes(), 0U);
-  EXPECT_EQ(empty->shape, (std::vector<std::uint64_t>{2, 0}));
 }
 
 // --- loading
@@ -396,8 +334,7 @@ class load_model_test : public model_files_test {
     for (const placed_tensor& each : layout.tensors) {
       const std::string& bytes = bytes_.at(each.tensor.facts->name);
       std::string expected;
-      for (std::uint64_t i = 0; i < each.part.runs; ++i)
-        expected += bytes.substr(each.part.first + i * each.part.step, each.part.run_bytes);
+      for (std::uint64_t i = 0; i < each.part.runs(); ++i) expected += bytes.substr(each.part.start_of(i), each.part.run_bytes);
       EXPECT_TRUE(content.substr(each.place, each.part.bytes()) == expected) << each.tensor.facts->name;
     }
   }
@@ -441,6 +378,22 @@ TEST_F(load_model_test, a_rank_gets_its_parts) {
     ASSERT_TRUE(load_model(engine_, *layout, {&there, 1}).ok());
     expect_all(*layout, memory);
   }
+}
+
+TEST_F(load_model_test, any_part_of_each_tensor_is_loaded) {
+  const model from = good({store_tensors("m", {{"a", tensor_type::f32, {5, 4, 6}}, {"b", tensor_type::u8, {100}}})});
+  const auto selection = [](const tensor_facts& tensor) {
+    return tensor.name == "a" ? tensor_selection{index_range{.first = 1, .step = 2}, index_range{0, 3}, model_rank{1, 2}}
+                              : tensor_selection();
+  };
+  const auto layout = lay_out(from, {.selection = selection});
+  ASSERT_TRUE(layout) << layout.error().message();
+  EXPECT_EQ(layout->tensors[0].part.shape, (std::vector<std::uint64_t>{2, 3, 3}));
+  EXPECT_EQ(ranges_of(*layout)->size(), 7U) << "a run in each of six rows, and all of b";
+  const device_buffer memory = memory_of(*layout);
+  void* const there = memory.data();
+  ASSERT_TRUE(load_model(engine_, *layout, {&there, 1}).ok());
+  expect_all(*layout, memory);
 }
 
 TEST_F(load_model_test, a_file_that_was_cut_meanwhile_is_an_error_that_names_the_tensor) {
