@@ -145,16 +145,20 @@ class PENSTOCK_API model {
 struct model_rank {
   unsigned number = 0;
   unsigned count = 1;
+  friend bool operator==(model_rank, model_rank) = default;
 };
 
 // All elements of a dimension.
-struct all_elements {};
+struct all_elements {
+  friend bool operator==(all_elements, all_elements) = default;
+};
 // A range of a dimension, as in a Python slice: a negative first or end counts from the end, and positions outside the tensor are moved to
 // its nearest end.
 struct index_range {
   std::int64_t first = 0;
   std::optional<std::int64_t> end{};  // the position after the last element; nullopt: the length of the dimension
   std::int64_t step = 1;              // at least 1: elements cannot be reversed
+  friend bool operator==(const index_range&, const index_range&) = default;
 };
 // The elements of a dimension that a part contains. A single index removes the dimension from the part's shape; if it is negative, it
 // counts from the end. A rank's part is one of rank.count equal parts.
@@ -175,6 +179,7 @@ struct tensor_part {
   std::uint64_t first = 0;      // offset of the first run from the start of the tensor, in bytes
   std::uint64_t run_bytes = 0;  // 0 for an empty part
   std::vector<axis> grid;       // the outermost axis first; empty: one run
+  tensor_selection cut;         // the part of the array in memory, whose shape is `shape`, if gaps were read too; empty: all of it
   [[nodiscard]] PENSTOCK_API std::uint64_t runs() const noexcept;
   // Returns the offset of a run from the start of the tensor, in bytes. run must be less than runs().
   [[nodiscard]] PENSTOCK_API std::uint64_t start_of(std::uint64_t run) const noexcept;
@@ -189,6 +194,17 @@ inline constexpr std::uint64_t most_part_runs = std::uint64_t{1} << 24;
 // below 1, a length that is not divisible among the ranks, runs that do not start and end at byte boundaries, more than most_part_runs
 // runs); the message includes the tensor's name.
 PENSTOCK_API result<tensor_part> part_of(const tensor_facts& tensor, const tensor_selection& selection);
+
+// Many short runs take longer than reading the gaps between them too, because each run is a request, and disks and the page cache read
+// whole pages.
+struct gap_options {
+  std::uint64_t page_bytes = 4096;      // with a step, gaps are read if the elements of this dimension are shorter
+  std::uint64_t short_run_bytes = 512;  // whole rows are read if runs are shorter than this, and
+  std::uint64_t many_runs = 4096;       // there are more than this
+  bool to_host = false;  // to host memory, where cutting is cheap, rows are also read if they are not much longer than the runs
+};
+// The same, but the part may have gaps: tensor_part::cut says what to take from it once it is in memory.
+PENSTOCK_API result<tensor_part> part_of(const tensor_facts& tensor, const tensor_selection& selection, const gap_options& gaps);
 // Returns a rank's part if a tensor is split along one dimension; negative dimensions count from the last.
 PENSTOCK_API result<tensor_part> part_of(const tensor_facts& tensor, int dimension, model_rank rank);
 

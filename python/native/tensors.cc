@@ -1,6 +1,7 @@
 #include "tensors.hpp"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <array>
@@ -10,8 +11,10 @@
 #include <penstock/penstock.hpp>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "arguments.hpp"
@@ -181,13 +184,56 @@ nb::tuple place_all(const tensor_header& header, std::uint64_t alignment, std::u
   return nb::make_tuple(start, packed(starts), packed(ranges));
 }
 
-// --- writing
-
 std::vector<std::uint64_t> shape_from(nb::handle given) {
   std::vector<std::uint64_t> shape;
   for (const nb::handle length : given) shape.push_back(unsigned_integer(length, "a length in a shape"));
   return shape;
 }
+
+// An int, or a slice with a positive step.
+dimension_selection selection_from(nb::handle given) {
+  if (!PySlice_Check(given.ptr())) return signed_integer(given, "an index");
+  Py_ssize_t first = 0, end = 0, step = 0;
+  if (PySlice_Unpack(given.ptr(), &first, &end, &step) != 0) throw nb::python_error();
+  return index_range{first, end, step};
+}
+
+// Returns an int or a slice; the cut of a part contains no ranks.
+nb::object index_of(const dimension_selection& cut) {
+  if (const auto* index = std::get_if<std::int64_t>(&cut)) return nb::int_(*index);
+  nb::object first = nb::none(), end = nb::none(), step = nb::none();
+  if (const auto* range = std::get_if<index_range>(&cut)) {
+    step = nb::int_(range->step);
+    if (range->end) first = nb::int_(range->first), end = nb::int_(*range->end);
+  }
+  return made(PySlice_New(first.ptr(), end.ptr(), step.ptr()));
+}
+
+// The elements of an array may have any size: their bytes are its last dimension here.
+nb::tuple part_of_array(nb::handle shape, std::uint64_t item_bytes, nb::handle index, nb::handle gaps) {
+  tensor_facts array{"", tensor_type::u8, shape_from(shape)};
+  array.shape.push_back(item_bytes);
+  const auto bytes = tensor_bytes(array.type, array.shape);
+  if (!bytes) raise(bytes.error());
+  array.bytes = *bytes;
+  tensor_selection selection;
+  for (const nb::handle each : index) selection.push_back(selection_from(each));
+  auto part = [&] {
+    if (gaps.is_none()) return part_of(array, selection);
+    const auto [page_bytes, short_run_bytes, many_runs, to_host] =
+        nb::cast<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, bool>>(gaps);
+    return part_of(array, selection, {page_bytes, short_run_bytes, many_runs, to_host});
+  }();
+  if (!part) raise(part.error());
+  part->shape.pop_back();
+  nb::list starts;
+  for (std::uint64_t i = 0; part->run_bytes > 0 && i < part->runs(); ++i) starts.append(number(part->start_of(i)));
+  if (part->cut.empty()) return nb::make_tuple(shape_tuple(part->shape), starts, part->run_bytes, nb::none());
+  part->cut.pop_back();
+  return nb::make_tuple(shape_tuple(part->shape), starts, part->run_bytes, nb::tuple(list_of(part->cut, index_of)));
+}
+
+// --- writing
 
 std::vector<tensor_facts> facts_from(nb::handle all_names, nb::handle types, nb::handle shapes) {
   std::vector<tensor_facts> tensors;
@@ -253,6 +299,10 @@ void add_tensors(nb::module_& module) {
              "not a safetensors file or is incomplete.");
   module.def("parse_safetensors", &parse_tensors, "beginning"_a, "file_bytes"_a = nb::none(),
              "The same for a file in memory (bytes), or for its start and its size.");
+  module.def("part_of", &part_of_array, "shape"_a, "item_bytes"_a, "index"_a, "gaps"_a.none(),
+             "Returns the bytes of a part of an array: (shape, starts of the runs, bytes in each run, index to apply after reading or\n"
+             "None). index: ints and slices. gaps: (page bytes, short run bytes, many runs, whether the target is on the host), or None\n"
+             "to read no gaps.");
   module.def("make_safetensors", &make_beginning, "names"_a, "dtypes"_a, "shapes"_a, "metadata"_a = nb::none(),
              "Creates the start of a safetensors file: (beginning, order, offsets, nbytes). order contains indexes into names, in\n"
              "file order; offsets (from the start of the file) and nbytes are in that order.");

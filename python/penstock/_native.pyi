@@ -746,6 +746,9 @@ def open_kv(
 
 def read_safetensors(file: File | str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> TensorHeader: ...
 def parse_safetensors(beginning: Buffer, file_bytes: int | None = None) -> TensorHeader: ...
+def part_of(
+    shape: Sequence[int], item_bytes: int, index: Sequence[int | slice], gaps: tuple[int, int, int, bool] | None
+) -> tuple[tuple[int, ...], list[int], int, tuple[Any, ...] | None]: ...
 
 MODEL_ALIGNMENT: int  # of each tensor in memory: sufficient for a GPU's widest accesses, like cudaMalloc's
 MOST_MODEL_INDEX_BYTES: int

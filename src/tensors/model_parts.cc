@@ -96,12 +96,63 @@ status set_runs(const tensor_facts& tensor, std::span<const elements> wanted, te
   std::ranges::reverse(part.grid);
   if (const std::uint64_t runs = part.runs(); runs > most_part_runs)
     return no_part(tensor, fmt::format("the part has {} runs of {} bytes in the file, but at most {} can be read: select longer runs, or "
-                                       "read the whole tensor and cut it in memory",
+                                       "read gaps too and cut the part in memory",
                                        runs, part.run_bytes, most_part_runs));
   return {};
 }
 
-result<tensor_part> cut(const tensor_facts& tensor, const tensor_selection& selection) {
+// --- gaps
+
+// In host memory, a run costs as much as copying a few KiB. Rows are read if they are small, or not much larger than the runs.
+constexpr std::uint64_t near_run_bytes = std::uint64_t{16} << 10;
+constexpr std::uint64_t few_bytes = std::uint64_t{256} << 10;
+constexpr std::uint64_t most_times_run = 4;
+
+struct rows_of_runs {
+  std::uint64_t run;  // in bytes
+  std::uint64_t row;
+  std::uint64_t count;
+};
+
+bool reads_rows(rows_of_runs rows, const gap_options& gaps) noexcept {
+  if (rows.run < gaps.short_run_bytes && rows.count > gaps.many_runs) return true;
+  const auto is_near = [&] { return rows.row * rows.count <= few_bytes || rows.row <= most_times_run * rows.run; };
+  return gaps.to_host && rows.count > 1 && rows.run < near_run_bytes && is_near();
+}
+
+// Adds gaps to the elements that are read. Returns what is left to cut in each dimension.
+tensor_selection add_gaps(const tensor_facts& tensor, const tensor_selection& selection, std::span<elements> read,
+                          const gap_options& gaps) {
+  tensor_selection cut(read.size());
+  const auto is_index = [&](std::size_t i) { return i < selection.size() && std::holds_alternative<std::int64_t>(selection[i]); };
+  for (std::size_t i = 0; i < cut.size(); ++i) {
+    if (is_index(i)) cut[i] = std::int64_t{0};
+  }
+  bool are_added = false;
+  std::uint64_t inner = bits_of(tensor.type);
+  for (std::size_t i = read.size(); i-- > 0; inner *= tensor.shape[i]) {
+    const elements wanted = read[i];
+    const auto first = static_cast<std::int64_t>(wanted.start), step = static_cast<std::int64_t>(wanted.step);
+    const std::uint64_t end = wanted.start + (wanted.count - 1) * wanted.step + 1;
+    if (wanted.count > 1 && wanted.step > 1) {
+      if (inner / 8 >= gaps.page_bytes) break;
+      read[i] = {wanted.start, end - wanted.start};
+      cut[i] = index_range{.step = step};
+      are_added = true;
+    }
+    if (read[i].count == tensor.shape[i]) continue;
+    std::uint64_t rows = 1;
+    for (const elements& outer : read.first(i)) rows *= outer.count;
+    if (!reads_rows({read[i].count * inner / 8, tensor.shape[i] * inner / 8, rows}, gaps)) break;
+    read[i] = {0, tensor.shape[i]};
+    cut[i] = is_index(i) ? dimension_selection(first) : index_range{first, static_cast<std::int64_t>(end), step};
+    are_added = true;
+  }
+  return are_added ? std::move(cut) : tensor_selection();
+}
+
+result<tensor_part> cut(const tensor_facts& tensor, const tensor_selection& selection, const gap_options* gaps) {
+  if (status error = check_facts(tensor); !error.ok()) return error;
   const std::size_t dimensions = tensor.shape.size();
   if (selection.size() > dimensions) return no_part(tensor, fmt::format("there is no dimension {}", selection.size() - 1));
   tensor_part part;
@@ -116,6 +167,11 @@ result<tensor_part> cut(const tensor_facts& tensor, const tensor_selection& sele
     if (!std::holds_alternative<std::int64_t>(each)) part.shape.push_back(found->count);
   }
   if (is_empty) return part;
+  if (gaps != nullptr) part.cut = add_gaps(tensor, selection, wanted, *gaps);
+  if (!part.cut.empty()) {
+    part.shape.clear();
+    for (const elements& each : wanted) part.shape.push_back(each.count);
+  }
   if (status error = set_runs(tensor, wanted, part); !error.ok()) return error;
   return part;
 }
@@ -138,10 +194,11 @@ std::uint64_t tensor_part::start_of(std::uint64_t run) const noexcept {
 }
 
 result<tensor_part> part_of(const tensor_facts& tensor, const tensor_selection& selection) {
-  return or_no_memory([&]() -> result<tensor_part> {
-    if (status error = check_facts(tensor); !error.ok()) return error;
-    return cut(tensor, selection);
-  });
+  return or_no_memory([&] { return cut(tensor, selection, nullptr); });
+}
+
+result<tensor_part> part_of(const tensor_facts& tensor, const tensor_selection& selection, const gap_options& gaps) {
+  return or_no_memory([&] { return cut(tensor, selection, &gaps); });
 }
 
 result<tensor_part> part_of(const tensor_facts& tensor, int dimension, model_rank rank) {

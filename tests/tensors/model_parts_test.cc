@@ -90,6 +90,20 @@ void expect_as_one_by_one(const tensor_facts& tensor, const tensor_selection& se
   EXPECT_EQ(count, expected.size()) << "the shape";
 }
 
+// Gaps are read so often with these that each rule applies to some small tensors.
+void expect_as_one_by_one_with_gaps(const tensor_facts& tensor, const tensor_selection& selection, const gap_options& gaps) {
+  const auto part = part_of(tensor, selection, gaps);
+  if (!part) {
+    EXPECT_FALSE(part_of(tensor, selection)) << "gaps make no part impossible";
+    return;
+  }
+  const auto read = bits_of_runs(*part);
+  tensor_facts array{"read", tensor.type, part->shape, 0, part->bytes()};
+  std::vector<std::uint64_t> found;
+  for (const std::uint64_t bit : bits_one_by_one(array, part->cut)) found.push_back(read[bit]);
+  EXPECT_EQ(found, bits_one_by_one(tensor, selection));
+}
+
 // --- the table
 
 struct selection_case {
@@ -154,7 +168,7 @@ TEST(model_parts, are_all_that_random_selections_take) {
   const auto number = [&](std::int64_t least_one, std::int64_t most_one) {
     return std::uniform_int_distribution<std::int64_t>(least_one, most_one)(random);
   };
-  int parts = 0;
+  int parts = 0, wider = 0;
   for (int i = 0; i < 3000 && !::testing::Test::HasFailure(); ++i) {
     tensor_facts tensor{"t", static_cast<tensor_type>(random() % tensor_type_count), {}};
     for (auto dimensions = number(0, 4); dimensions > 0; --dimensions) tensor.shape.push_back(static_cast<std::uint64_t>(number(0, 5)));
@@ -177,9 +191,14 @@ TEST(model_parts, are_all_that_random_selections_take) {
       }
     }
     expect_as_one_by_one(tensor, selection);
-    parts += part_of(tensor, selection) ? 1 : 0;
+    const gap_options gaps{static_cast<std::uint64_t>(number(0, 30)), 40, static_cast<std::uint64_t>(number(0, 4)), number(0, 1) == 0};
+    expect_as_one_by_one_with_gaps(tensor, selection, gaps);
+    const auto part = part_of(tensor, selection, gaps);
+    parts += part ? 1 : 0;
+    wider += part && !part->cut.empty() ? 1 : 0;
   }
   EXPECT_GT(parts, 2000);
+  EXPECT_GT(wider, 100);
 }
 
 TEST(model_parts, along_one_dimension_are_a_rank_in_the_selection) {
@@ -189,6 +208,24 @@ TEST(model_parts, along_one_dimension_are_a_rank_in_the_selection) {
     EXPECT_EQ(*part_of(tensor, 1, {rank, 2}), *part_of(tensor, {all, model_rank{rank, 2}}));
     EXPECT_EQ(*part_of(tensor, -2, {rank, 2}), *part_of(tensor, 0, {rank, 2}));
   }
+}
+
+TEST(model_parts, are_read_with_gaps_if_runs_would_be_short_and_many) {
+  const auto table = tensor_of(f32, {10'000, 64});
+  const auto column = part_of(table, {all, 3}, {});
+  EXPECT_EQ(column->runs(), 1U);
+  EXPECT_EQ(column->shape, (shape{10'000, 64}));
+  EXPECT_EQ(column->cut, (tensor_selection{all, 3}));
+  EXPECT_EQ(part_of(table, {all, 3})->runs(), 10'000U);
+  const auto few = part_of(tensor_of(f32, {100, 64}), {all, 3}, {});
+  EXPECT_EQ(few->runs(), 100U);
+  EXPECT_TRUE(few->cut.empty());
+  const tensor_selection every_fourth = {index_range{.first = 1, .step = 4}};
+  EXPECT_EQ(part_of(tensor_of(f32, {8, 1000}), every_fourth, {})->cut, (tensor_selection{index_range{.step = 4}, all}));
+  EXPECT_TRUE(part_of(tensor_of(f32, {8, 2000}), every_fourth, {})->cut.empty());
+  const tensor_selection left_half = {all, index_range{0, 1024}};
+  EXPECT_EQ(part_of(tensor_of(f32, {2048, 2048}), left_half, {.to_host = true})->runs(), 1U);
+  EXPECT_EQ(part_of(tensor_of(f32, {2048, 2048}), left_half, {})->runs(), 2048U);
 }
 
 TEST(model_parts, that_do_not_exist_are_refused) {

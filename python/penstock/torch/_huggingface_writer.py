@@ -20,7 +20,7 @@ from .. import _native
 from .._core.shared_file import SharedFile, abandon, open_shared, remove_left
 from .._core.torch_storages import reaches
 from .._tensors.save_file import Tensor, settle, tensor_of, write_file
-from .._tensors.slices import Part, Pick, part_of
+from .._tensors.slices import Part, part_of
 from ._model_files import ModelFile, check_plans, index_of, model_files
 from ._plan_tensors import check_sources, done, wrong
 from ._stager import DeviceStager
@@ -286,5 +286,5 @@ def _write_of(item: Any, offset: int, planner: Any) -> TensorWrite:
 
 def _part_of(item: Any) -> Part:
     data = item.tensor_data
-    picks = [Pick(start, length, 1) for start, length in zip(data.chunk.offsets, data.chunk.sizes)]
+    picks = [slice(start, start + length) for start, length in zip(data.chunk.offsets, data.chunk.sizes)]
     return part_of(tuple(data.size), data.properties.dtype.itemsize, picks, exact=True)

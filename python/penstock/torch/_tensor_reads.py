@@ -15,7 +15,7 @@ from .._core.torch_memory import copy_into, span_of_tensor
 from .._core.torch_storages import reaches, synchronize
 from .._tensors.frameworks import framework_on
 from .._tensors.reads import Ranges, Reads
-from .._tensors.slices import Part, Pick, part_of
+from .._tensors.slices import Part, part_of
 from .._tensors.sources import Source
 from ._plan_tensors import overlapping, takes_bytes
 from ._runs import Run, runs_of
@@ -36,7 +36,7 @@ class TensorRead(NamedTuple):
     target: Any  # detached tensor
 
     def part(self) -> Part:
-        picks = [Pick(start, length, 1) for start, length in zip(self.starts, self.target.size())]
+        picks = [slice(start, start + length) for start, length in zip(self.starts, self.target.size())]
         return part_of(self.shape, self.dtype.itemsize, picks)
 
     def runs(self) -> list[Run] | None:
