@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import safetensors
+from penstock import _native, safetensors
 from penstock.safetensors import SafetensorError, load_file, load_into, load_sharded, safe_open, save_file, stream
 from penstock.safetensors import numpy as ours
 from penstock._tensors.slices import part_of, picks_of
@@ -392,6 +392,14 @@ def test_ranks_get_their_parts(tmp_path: Path) -> None:
         load_file(tmp_path / "file", slices={"other": (0, 0, 2)})
     with pytest.raises(TypeError, match="slices must be a mapping or a callable"):
         load_file(tmp_path / "file", slices=[(0, 0, 2)])  # type: ignore[arg-type]
+
+
+def test_a_part_in_more_runs_than_can_be_read_is_an_error_that_names_its_tensor(tmp_path: Path) -> None:
+    header = _native.make_safetensors(["x"], ["U8"], [(1 << 12, 1 << 14)])[0]
+    (tmp_path / "file").write_bytes(header)
+    os.truncate(tmp_path / "file", len(header) + (1 << 26))
+    with pytest.raises(penstock.InvalidArgument, match='slices for tensor "x" of shape .*: the part has 33554432 runs of 1 bytes in the file'):
+        load_file(tmp_path / "file", "host:0", slices={"x": np.s_[:, ::2]})
 
 
 @pytest.mark.parametrize("device", [None, "host:0"])

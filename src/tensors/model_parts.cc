@@ -12,6 +12,7 @@ namespace penstock {
 namespace {
 
 status no_part(const tensor_facts& tensor, std::string_view why) {
+  if (tensor.name.empty()) return {errc::invalid_argument, std::string(why)};  // an array that the caller describes
   return {errc::invalid_argument,
           fmt::format("{} of shape [{}]: {}", tensors::tensor_called(tensor.name), fmt::join(tensor.shape, ", "), why)};
 }

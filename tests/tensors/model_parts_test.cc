@@ -255,6 +255,7 @@ TEST(model_parts, that_do_not_exist_are_refused) {
   expect_refusal(part_of(tensor_of(f4, {2, 4}), {all, index_range{.step = 2}}), "of type F4 would not start at byte boundaries");
   expect_refusal(part_of({"t", tensor_type::u8, {4, 6}, 0, 23}, 1, {0, 2}), "the size is 24 bytes, not 23");
   expect_refusal(part_of({"t", tensor_type::u8, {std::uint64_t{1} << 63, 4}, 0, 0}, 0, {0, 2}), "64 bits");
+  EXPECT_EQ(part_of({"", tensor_type::u8, {4}, 0, 4}, {4}).error().message(), "there is no index 4 in dimension 0");
   const tensor_selection every_other = {all, index_range{.step = 2}};
   EXPECT_EQ(part_of(tensor_of(tensor_type::u8, {1 << 12, 1 << 13}), every_other)->runs(), most_part_runs);
   expect_refusal(part_of(tensor_of(tensor_type::u8, {1 << 12, 1 << 14}), every_other),

@@ -305,11 +305,11 @@ def part_wanted(
             raise ValueError(f"{asked!r} is not (dim, rank, world) or a tuple of slices with steps of 1 or more")
         if BITS[word] % 8 and word != "F4" or word == "F4" and exact:
             raise ValueError(f"elements of type {word} do not start at byte boundaries")
+        return part_of(shape, max(1, BITS[word] // 8), picks, exact)
     except (ValueError, IndexError) as problem:
         raise InvalidArgument(
             f'{source.name}: slices for tensor "{name}" of shape {list(shape)}: {problem}', code="invalid_argument", filename=source.name
         ) from None
-    return part_of(shape, max(1, BITS[word] // 8), picks, exact)
 
 
 def check_backend(backend: str) -> None:
