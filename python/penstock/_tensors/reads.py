@@ -11,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 from .. import _native
 from .._core.errors import Error, InvalidArgument, ShortRead
 from .._core.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
-from .._core.pieces import remade
 from .errors import listed
 from .slices import Part
 from .sources import Source
@@ -207,6 +206,8 @@ def _told(problem: Error, source: Source) -> Error:
     """Returns the error with the name of the tensor added."""
     if problem.offset is None:
         return problem
+    from .._core.pieces import remade  # only errors need it
+
     return remade(problem, f'tensor "{_tensor_at(source, problem.offset)}" was not read: {problem}')
 
 

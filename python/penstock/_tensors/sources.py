@@ -10,7 +10,6 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import InvalidArgument, NotFound
-from .._core.small_files import read_small_file
 from .errors import SafetensorError, meant, of_file
 from .header import Header, read_header
 
@@ -182,6 +181,8 @@ def _files_of(path: Path, storage_options: StorageOptions | None) -> tuple[list[
     if at_url:
         content = _read_index(name, storage_options)
     else:
+        from .._core.small_files import read_small_file  # a single file has no index
+
         content = read_small_file(name, _native.MOST_MODEL_INDEX_BYTES)
     try:
         files, promised = _native.shards_of_index(content, name)

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ..overlaps import may_overlap, span_of
 
 __all__ = ["SURE_DIMENSIONS", "Arena", "Facts", "HostArena", "Library", "View", "is_alive", "only_view"]
 
@@ -84,7 +83,11 @@ class Facts(NamedTuple):
     @property
     def repeats(self) -> bool:
         """True if elements may share memory."""
-        return not self.is_contiguous and self.shape is not None and may_overlap(self.shape, self.strides)
+        if self.is_contiguous or self.shape is None:
+            return False
+        from ..overlaps import may_overlap
+
+        return may_overlap(self.shape, self.strides)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -93,6 +96,8 @@ class Facts(NamedTuple):
             return (0, 0)
         if self.is_contiguous or self.shape is None:
             return (self.address, self.address + self.nbytes)
+        from ..overlaps import span_of
+
         return span_of(self.address, self.shape, self.strides, self.itemsize)
 
     @property
