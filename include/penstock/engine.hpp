@@ -172,10 +172,12 @@ struct io_request {
 // The engine reads the pointed-to values when the stream reaches the request. These values and memory must stay valid until the request has
 // completed. *length may decrease after the request is queued, but never increase. *bytes_done, if given, is set before later work on the
 // stream starts: bytes, or -1 on failure.
-// fixed: the pointed-to values will not change and need not stay valid after the call. The engine may then read the file at once, ahead of
-// the stream, but not before overlapping writes by this engine that were queued earlier on any stream. Memory is still written in stream
-// order. Work on the stream must not change the file in any other way. If such a read was within the file when it was queued but later
-// fails or is short, the memory after the last byte read contains zeros or its old contents.
+// constant_arguments: the pointed-to values will not change and need not stay valid after the call. The engine may then read the file at
+// once, ahead of the stream, but not before overlapping writes by this engine that were queued earlier on any stream. Memory is still
+// written in stream order. Work on the stream must not change the file in any other way. If such a read was within the file when it was
+// queued but later fails or is short, the memory after the last byte read contains zeros or its old contents.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // GCC warns about copies
 struct stream_request {
   void* stream = nullptr;  // CUstream of the device that owns memory (null: its default stream)
   void* memory = nullptr;
@@ -183,15 +185,17 @@ struct stream_request {
   const std::int64_t* offset = nullptr;         // in the file
   const std::int64_t* memory_offset = nullptr;  // null: 0
   std::int64_t* bytes_done = nullptr;           // in memory of the host or of the stream's device
-  bool fixed = false;
-  // For a fixed read: *bytes_done may be written and ended called as soon as the outcome is known, while the bytes are still being copied.
-  // Wait for the stream before you use the bytes. If the call itself fails after that, ended has already been called. This makes a stream
-  // of small reads a third faster.
+  bool constant_arguments = false;
+  // With constant_arguments, for a read: *bytes_done may be written and ended called as soon as the outcome is known, while the bytes are
+  // still being copied. Wait for the stream before you use the bytes. If the call itself fails after that, ended has already been called.
+  // This makes a stream of small reads a third faster.
   bool told_early = false;
   // May be empty. Called once, after *bytes_done is set and before later work on the stream starts, on an engine thread: it must not block
   // or call the driver. Not called if the call that queues the request fails.
   io_callback ended{};
+  [[deprecated("its name is constant_arguments now")]] bool fixed = false;
 };
+#pragma GCC diagnostic pop
 
 class PENSTOCK_API file {
  public:

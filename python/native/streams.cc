@@ -45,7 +45,7 @@ memory_place stream_flight::queue(nb::handle buffer, nb::handle stream, std::int
   offset_ = offset;
   auto* const count = result != 0 ? reinterpret_cast<std::int64_t*>(result) : nullptr;
   stream_request request{.stream = stream_handle(stream), .memory = part.data, .length = &length_, .offset = &offset_, .bytes_done = count};
-  request.fixed = true;
+  request.constant_arguments = true;
   request.ended = [this](const io_result& outcome) {
     outcome_ = outcome;
     {

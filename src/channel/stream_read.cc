@@ -23,7 +23,7 @@ void stream_read::begin() noexcept {
     what.memory = target_.memory;
     what.length = &length;
     what.offset = &offset;
-    what.fixed = true;
+    what.constant_arguments = true;
     what.ended = [this, is_told](const io_result& outcome) {
       if (!is_told->exchange(true)) end(outcome.error);
     };

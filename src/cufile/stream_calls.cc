@@ -74,9 +74,10 @@ CUfileError_t queue(CUfileHandle_t handle, void* base, const pointers& at, CUstr
   stream_request request;
   request.stream = stream;
   request.memory = base;
-  request.fixed = (flags & everything) == everything;
-  request.told_early = request.fixed;
-  const auto fixed = request.fixed ? nullptr : std::make_shared<snapshot>(snapshot{*at.size, *at.file_offset, *at.memory_offset});
+  request.constant_arguments = (flags & everything) == everything;
+  request.told_early = request.constant_arguments;
+  const auto fixed =
+      request.constant_arguments ? nullptr : std::make_shared<snapshot>(snapshot{*at.size, *at.file_offset, *at.memory_offset});
   const auto is_kept = [&](unsigned flag) { return fixed != nullptr && (flags & flag) != 0; };
   request.length = is_kept(CU_FILE_STREAM_FIXED_FILE_SIZE) ? &fixed->size : at.size;
   request.offset = is_kept(CU_FILE_STREAM_FIXED_FILE_OFFSET) ? &fixed->file_offset : at.file_offset;

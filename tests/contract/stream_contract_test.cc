@@ -25,7 +25,7 @@ status read_fixed(const file& from, device::stream stream, std::byte* memory, st
                               .length = &length,
                               .offset = &offset,
                               .bytes_done = bytes_done,
-                              .fixed = true,
+                              .constant_arguments = true,
                               .told_early = told_early});
 }
 
@@ -404,7 +404,11 @@ TEST_P(stream_contract, what_is_fixed_is_read_ahead_and_written_to_memory_in_ord
       values gone{.length = length, .offset = 5 * length + 1, .memory_offset = length};
       auto request = gone.on(stream, memory.data());
       request.bytes_done = &count;
-      request.fixed = true;
+      request.constant_arguments = !early;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+      request.fixed = early;  // the old name
+#pragma GCC diagnostic pop
       request.told_early = early;
       PENSTOCK_EXPECT_OK(from.read_on_stream(request));
       gone = {.length = 1, .offset = 0, .memory_offset = 0};  // must not be seen
@@ -456,7 +460,7 @@ TEST_P(stream_contract, reads_and_writes_keep_the_order_that_events_make) {
     const bool is_write = below(2) == 0 && i > 0;
     if (is_write) now.memory_offset = static_cast<std::int64_t>(below(i) * most);
     auto request = now.on(*lines[line], memory.data());
-    request.fixed = below(2) == 0;
+    request.constant_arguments = below(2) == 0;
     request.told_early = below(2) == 0;
     const auto at = static_cast<std::size_t>(now.memory_offset);
     if (is_write) {
@@ -504,7 +508,7 @@ TEST_P(stream_contract, streams_that_wait_for_each_other_go_on_with_little_pinne
       const std::size_t at = (line * requests + i) * each;
       auto& now = all.emplace_back(values{.length = each, .offset = static_cast<std::int64_t>(at)});
       auto request = now.on(*lines[line], memory.data() + at);
-      request.fixed = line > 0;  // the first begins when it is reached, and needs slabs then
+      request.constant_arguments = line > 0;  // the first begins when it is reached, and needs slabs then
       request.told_early = i % 2 == 0;
       PENSTOCK_EXPECT_OK(from.read_on_stream(request));
     }

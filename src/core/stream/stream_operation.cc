@@ -27,6 +27,11 @@ constexpr std::uint64_t least_part_bytes = std::uint64_t{128} << 10;
 constexpr std::uint64_t least_part_bytes_in_turn = std::uint64_t{64} << 10;
 constexpr std::uint64_t part_bytes_ahead = std::uint64_t{1} << 20;
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+bool has_constant_arguments(const stream_request& asked) { return asked.constant_arguments || asked.fixed; }
+#pragma GCC diagnostic pop
+
 }  // namespace
 
 stream_operation::stream_operation(std::shared_ptr<runtime> with, admission admitted, const stream_request& what)
@@ -34,8 +39,9 @@ stream_operation::stream_operation(std::shared_ptr<runtime> with, admission admi
       admitted_(std::move(admitted)),
       asked_(what),
       is_write_(admitted_.what().is_write),
-      is_told_early_(what.fixed && what.told_early && !is_write_) {
-  if (what.fixed) {
+      is_told_early_(has_constant_arguments(what) && what.told_early && !is_write_) {
+  asked_.constant_arguments = has_constant_arguments(what);
+  if (asked_.constant_arguments) {
     fixed_ = {*what.length, *what.offset, memory_offset_of(what)};
     asked_.length = &fixed_.length;
     asked_.offset = &fixed_.offset;
@@ -82,9 +88,9 @@ status stream_operation::prepare(const staging::place& place, const seen_allocat
     if (where->on_device()) count_on_device_ = asked_.bytes_done;
   }
   is_told_early_ = is_told_early_ && count_on_device_ == nullptr;  // the stream writes the count after the bytes
-  const bool is_aligned = asked_.fixed && *asked_.offset % static_cast<std::int64_t>(page) == 0;
+  const bool is_aligned = asked_.constant_arguments && *asked_.offset % static_cast<std::int64_t>(page) == 0;
   block_ = stream_block(std::min<std::uint64_t>(*asked_.length, room_),
-                        {.aligned = is_aligned, .waits_for_end = !is_told_early_, .in_turn = !asked_.fixed && !is_write_});
+                        {.aligned = is_aligned, .waits_for_end = !is_told_early_, .in_turn = !asked_.constant_arguments && !is_write_});
   make_lines();
   // Load the kernel now, because once a stream is blocked, loading would wait for it.
   if (auto problem = session.prepare_scatter(); !problem.ok()) return problem;
@@ -120,7 +126,7 @@ void stream_operation::make_lines() {
 // Returns true for values that the caller has promised not to change. Returns false if an earlier queued write overlaps the read, which
 // then starts when the stream reaches it.
 bool stream_operation::may_begin_ahead() const {
-  if (!asked_.fixed) return false;
+  if (!asked_.constant_arguments) return false;
   if (is_write_) return true;
   return !runtime_->stream_watch().is_written_to(admitted_.file().source(), static_cast<std::uint64_t>(fixed_.offset), fixed_.length);
 }
@@ -140,7 +146,7 @@ void stream_operation::begin_ahead() {
 // If the range may change before the stream reaches it, the write is treated as a write to the whole file.
 void stream_operation::note_write() {
   write_ = {&admitted_.file().source(), 0, ~std::uint64_t{0}};
-  if (asked_.fixed) write_ = {write_.to, static_cast<std::uint64_t>(fixed_.offset), fixed_.length};
+  if (asked_.constant_arguments) write_ = {write_.to, static_cast<std::uint64_t>(fixed_.offset), fixed_.length};
   runtime_->stream_watch().add_write(write_);
 }
 
@@ -381,7 +387,9 @@ void stream_operation::let_copy(std::size_t index, std::uint64_t bytes) {
   block_.let_copy(index, segment);
 }
 
-std::uint64_t stream_operation::shortest_part() const noexcept { return asked_.fixed ? least_part_bytes : least_part_bytes_in_turn; }
+std::uint64_t stream_operation::shortest_part() const noexcept {
+  return asked_.constant_arguments ? least_part_bytes : least_part_bytes_in_turn;
+}
 
 // A request that blocks its stream is split across threads. If it runs ahead of the stream, the other threads have other requests. The
 // kernel serializes writes to one file, so they form one part.
