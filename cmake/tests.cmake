@@ -221,9 +221,10 @@ endforeach()
 add_test(NAME examples.stream_ordered COMMAND penstock_example_stream_ordered ${example_file} ${example_file}.copy)
 add_test(NAME examples.stream_ordered_bytes COMMAND ${CMAKE_COMMAND} -E compare_files ${example_file} ${example_file}.copy)
 # They make small models where they run.
-add_test(NAME examples.load_model COMMAND penstock_example_load_model)
-add_test(NAME examples.load_parts COMMAND penstock_example_load_parts)
-set_tests_properties(examples.load_model examples.load_parts PROPERTIES LABELS examples TIMEOUT 60 WORKING_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+foreach(name IN ITEMS load_model load_parts stream_model)
+  add_test(NAME examples.${name} COMMAND penstock_example_${name})
+  set_tests_properties(examples.${name} PROPERTIES LABELS examples TIMEOUT 60 WORKING_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+endforeach()
 # It makes a folder where it runs, and finds it there the next time.
 add_test(NAME examples.key_value_store COMMAND penstock_example_key_value_store)
 set_tests_properties(examples.key_value_store PROPERTIES LABELS examples TIMEOUT 60 WORKING_DIRECTORY ${PROJECT_BINARY_DIR}/examples)

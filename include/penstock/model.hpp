@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -236,6 +237,8 @@ struct layout_options {
   std::function<std::optional<int>(const tensor_facts&)> dimension{};
   // Returns the part of a tensor to load. If the function is empty, dimension applies; they exclude each other.
   std::function<tensor_selection(const tensor_facts&)> selection{};
+  // If not 0: the tensors share a memory of this size, or of the size of the largest tensor, and reuse its bytes in turn. For model_flow.
+  std::uint64_t window_bytes = 0;
 };
 
 // Places all tensors of a model, some of them, or parts of them. Errors: invalid_argument (options; those of part_of); not_found; the
@@ -276,8 +279,80 @@ struct load_watch {
 };
 // Reads a layout into the memory of one or more devices: the three functions above and submit() in one call. Blocks; the memory is not
 // accessed after it returns. You may load the same layout several times. Errors: those of these functions; cancelled after proceed returned
-// false; invalid_argument if the number of names is wrong.
+// false; invalid_argument if the number of names is wrong or the layout has a window.
 PENSTOCK_API status load_model(const engine& with, const model_layout& layout, std::span<void* const> memory,
                                const io_options& options = {}, const load_watch& watch = {});
+
+// --- reading in order, in bounded memory
+
+namespace tensors {
+class flow;
+}
+
+struct flow_options {
+  io_options io{};
+  // Limit on the bytes in flight. 0: all items are read in one batch. A range that is longer than the limit is read alone.
+  std::uint64_t most_bytes = std::uint64_t{384} << 20;
+};
+
+// A range of a file, and its offset in memory.
+struct file_range {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+  std::uint64_t place = 0;
+};
+
+// Reads items in order, ahead of the program that takes them, and in batches. An item is a tensor of a layout, or some ranges of a file.
+// With layout_options::window_bytes, a whole model passes through a small memory: a tensor is read once the tensors that its bytes belonged
+// to before have been dropped.
+//
+//   auto layout = penstock::lay_out(*model, {.window_bytes = 512 << 20});
+//   auto memory = engine->allocate("cuda:0", layout->bytes);
+//   void* const there = memory->data();
+//   penstock::model_flow flow(*engine);
+//   auto error = flow.add(*layout, {&there, 1});
+//   for (std::size_t i = 0; error.ok() && i < layout->tensors.size(); ++i) {
+//     error = flow.take(i);  // use the tensor at layout->tensors[i].place, then:
+//     flow.drop(i);
+//   }
+//
+// Items are numbered from 0 in the order in which they are added. Memory, files and the model must stay valid until the flow is destroyed
+// or the items have ended. Thread-safe; starts no threads. If memory runs out, calls that return no status throw std::bad_alloc.
+class PENSTOCK_API model_flow {
+ public:
+  explicit model_flow(const engine& with, const flow_options& options = {});
+  model_flow(model_flow&&) noexcept;
+  model_flow& operator=(model_flow&&) = delete;
+  ~model_flow();  // cancels, and waits until no memory is in use
+
+  // Adds each tensor of a layout as an item, and starts reading. Several memories receive the same bytes; the files are read once. Does not
+  // wait for reads. Errors: invalid_argument (the flow already has items); cancelled after cancel(). In that case, nothing is added.
+  status add(const model_layout& layout, std::span<void* const> memory);
+  // Adds some ranges of a file as one item, and returns its number. ended: called once when the item has ended, like an io_callback.
+  result<std::size_t> add(const file& from, std::span<const file_range> ranges, std::span<void* const> memory, io_callback ended = {});
+  [[nodiscard]] std::size_t size() const noexcept;
+
+  // Blocks until the item has been read. Call it any number of times. Errors: that of the first range that failed, with file and tensor in
+  // the message; io if a file was truncated after it was opened; cancelled; would_block if earlier tensors in the same memory have not been
+  // dropped; invalid_argument (no such item). Other items are not affected by an error.
+  status take(std::size_t item);
+  // Ends the use of an item's memory, so that later items are read into it. An item that has not been read is cancelled.
+  void drop(std::size_t item) noexcept;
+  // Blocks until all items have ended. Errors: the first of take() in the order of the items.
+  status wait();
+  // Returns true if all items, or one, have ended within the timeout.
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
+  [[nodiscard]] bool wait_for(std::size_t item, std::chrono::nanoseconds timeout);
+  // Returns the results of an item's ranges, for several memories the worst one. Blocks like take(). Errors: invalid_argument (no such
+  // item).
+  result<std::vector<io_result>> results(std::size_t item);
+  // Returns what has arrived in each memory.
+  [[nodiscard]] std::vector<load_progress> progress() const;
+  // Cancels all items that have not been read. Does not wait.
+  void cancel() noexcept;
+
+ private:
+  std::unique_ptr<tensors::flow> core_;
+};
 
 }  // namespace penstock

@@ -1,9 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <chrono>
 #include <unordered_set>
 
 #include "base/checked.hpp"
@@ -54,11 +52,14 @@ class layout_maker {
     auto part = part_for(*tensor.facts);
     if (!part) return part.error();
     // Memory for larger offsets could not be allocated.
-    const auto end = range_end(made_.bytes, part->bytes());
+    const auto end = range_end(next_, part->bytes());
     if (!end || *end > max_file_offset - std::min(options_.alignment, max_file_offset))
       return no_layout("the tensors are larger than the address space");
-    made_.tensors.push_back({tensor, *std::move(part), made_.bytes});
-    made_.bytes = (*end + options_.alignment - 1) & ~(options_.alignment - 1);
+    const std::uint64_t length = (part->bytes() + options_.alignment - 1) & ~(options_.alignment - 1);
+    if (options_.window_bytes != 0 && next_ + length > options_.window_bytes) next_ = 0;
+    made_.tensors.push_back({tensor, *std::move(part), next_});
+    next_ += length;
+    made_.bytes = std::max(made_.bytes, next_);
     return {};
   }
   [[nodiscard]] result<tensor_part> part_for(const tensor_facts& tensor) const {
@@ -69,6 +70,7 @@ class layout_maker {
 
   const layout_options& options_;
   std::unordered_set<std::string_view> wanted_;
+  std::uint64_t next_ = 0;  // the first free place
   model_layout made_;
 };
 
@@ -121,97 +123,6 @@ status find_failure(std::span<const model_range> ranges, std::span<const io_resu
   return {};
 }
 
-// Counts the bytes that arrive in each memory. Any thread may add to it.
-class arrival_counter {
- public:
-  explicit arrival_counter(std::size_t memories) : counts_(memories), seen_(memories) {}
-  void add(std::size_t memory, std::uint64_t bytes) noexcept {
-    const std::int64_t now = (clock::now() - start_).count();
-    counts& mine = counts_[memory];
-    mine.bytes.fetch_add(bytes, std::memory_order_relaxed);
-    std::int64_t before = mine.last.load(std::memory_order_relaxed);
-    while (before < now && !mine.last.compare_exchange_weak(before, now, std::memory_order_relaxed)) {
-    }
-  }
-  std::span<const load_progress> seen() noexcept {
-    for (std::size_t i = 0; i < counts_.size(); ++i) {
-      const clock::duration last(counts_[i].last.load(std::memory_order_relaxed));
-      seen_[i] = {counts_[i].bytes.load(std::memory_order_relaxed), last};
-    }
-    return seen_;
-  }
-
- private:
-  using clock = std::chrono::steady_clock;
-  struct counts {
-    std::atomic<std::uint64_t> bytes{0};
-    std::atomic<std::int64_t> last{0};
-  };
-  clock::time_point start_ = clock::now();
-  std::vector<counts> counts_;
-  std::vector<load_progress> seen_;
-};
-
-// Waits for a batch without needing memory, unlike batch::wait(): no request may remain in flight if memory runs out.
-void wait_until_done(batch& work) {
-  while (!work.wait_for(std::chrono::hours(1))) {
-  }
-}
-
-// A batch that has ended when this object is destroyed. If an exception destroys it earlier, the batch is cancelled.
-class scoped_batch {
- public:
-  explicit scoped_batch(batch work) noexcept : work_(std::move(work)) {}
-  scoped_batch(const scoped_batch&) = delete;
-  scoped_batch& operator=(const scoped_batch&) = delete;
-  ~scoped_batch() {
-    if (!work_.done()) work_.cancel();
-    wait_until_done(work_);
-  }
-  batch* operator->() noexcept { return &work_; }
-  batch& operator*() noexcept { return work_; }
-
- private:
-  batch work_;
-};
-
-// Returns true if the load was cancelled.
-bool follow(batch& work, arrival_counter& arrived, const load_watch& watch) {
-  constexpr std::chrono::milliseconds tick{50};
-  bool is_cancelled = false;
-  if (watch.proceed) {
-    while (!is_cancelled && !work.wait_for(tick)) is_cancelled = !watch.proceed(arrived.seen());
-    if (is_cancelled) work.cancel();
-  }
-  wait_until_done(work);
-  if (watch.proceed) (void)watch.proceed(arrived.seen());
-  return is_cancelled;
-}
-
-status read_all(const engine& with, const model_layout& layout, std::span<void* const> memory, const io_options& options,
-                const load_watch& watch) {
-  if (!watch.names.empty() && watch.names.size() != memory.size())
-    return no_layout(fmt::format("{} names were given for {} memories", watch.names.size(), memory.size()));
-  const auto ranges = ranges_of(layout);
-  if (!ranges) return ranges.error();
-  const auto requests = requests_of(*ranges, memory);
-  if (!requests) return requests.error();
-  arrival_counter arrived(memory.size());
-  item_callback count;
-  if (watch.proceed)
-    count = [&arrived, each = ranges->size()](std::size_t i, const io_result& done) { arrived.add(i / each, done.bytes_done); };
-  scoped_batch work(with.submit(*requests, options, {}, std::move(count)));
-  const bool is_cancelled = follow(*work, arrived, watch);
-  const auto results = work->wait();
-  for (std::size_t i = 0; i < memory.size(); ++i) {
-    const status error = outcome_of(*ranges, std::span(results).subspan(i * ranges->size(), ranges->size()));
-    if (error.ok()) continue;
-    if (is_cancelled) return {errc::cancelled, "the load was cancelled"};
-    return watch.names.empty() ? error : error.with_context("to " + watch.names[i]);
-  }
-  return {};
-}
-
 }  // namespace
 
 result<model_layout> lay_out(const model& from, const layout_options& options) {
@@ -231,11 +142,6 @@ result<std::vector<io_request>> requests_of(std::span<const model_range> ranges,
 
 status outcome_of(std::span<const model_range> ranges, std::span<const io_result> results) {
   return or_no_memory([&] { return find_failure(ranges, results); });
-}
-
-status load_model(const engine& with, const model_layout& layout, std::span<void* const> memory, const io_options& options,
-                  const load_watch& watch) {
-  return or_no_memory([&] { return read_all(with, layout, memory, options, watch); });
 }
 
 }  // namespace penstock
