@@ -304,7 +304,7 @@ def test_files_that_are_no_safetensors_are_vllms(vllm: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"read": "all"}, "read is"),
+        ({"read": "all"}, "read must be"),
         ({"max_device_bytes": "1 GiB"}, "max_device_bytes must be a number of bytes"),
         ({"max_host_bytes": 0}, "max_host_bytes"),
         ({"enable_multithread_load": True}, "its own threads"),

@@ -230,7 +230,7 @@ def test_closing_with_tasks_under_way_stores_them_and_later_calls_fail_quietly(l
 def test_settings_and_folders_that_cannot_be_are_errors_at_the_start(open_adapter: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown settings: capacity; valid settings are folder"):
         open_adapter(capacity=5)
-    with pytest.raises(ValueError, match="no folder"):
+    with pytest.raises(ValueError, match=r"must set \"folder\""):
         open_adapter(folder="")
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError, match="file"):
