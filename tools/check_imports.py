@@ -34,7 +34,7 @@ FLOORS = {
     # Plug-ins for engines.
     "lmcache": {"_core", "kv"},
     "sglang": {"_core", "kv"},
-    "vllm": {"_core", "_tensors", "_patch", "safetensors"},
+    "vllm": {"_core", "_tensors", "_patch", "kv", "safetensors"},
     "vllm_weights": {"_core", "weights"},
     # penstock.load() and penstock.save() choose the package for a file.
     "_files": {"_core", "_tensors", "gguf", "safetensors", "torch"},

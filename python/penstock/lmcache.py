@@ -8,6 +8,7 @@ Importing this module imports LMCache and PyTorch. docs/guides/engines.md descri
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Callable
@@ -20,10 +21,12 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 from lmcache.v1.platform import create_event_notifier  # type: ignore[import-not-found,unused-ignore]
 
 from . import kv
-from ._core.kv_adapters import LOG, check_settings, key_of, warn_of_errors
+from ._core.kv_adapters import check_settings, key_of, tried, warn_of_errors
 from ._native import Future
 
 __all__ = ["PenstockL2Adapter"]
+
+_tried = functools.partial(tried, "LMCache")
 
 
 class PenstockL2Adapter(L2AdapterInterface):  # type: ignore[misc,unused-ignore]
@@ -210,15 +213,6 @@ def _bitmap(found: list[Any]) -> Any:
         if is_found is True:
             bits.set(index)
     return bits
-
-
-def _tried(what: str, call: Callable[[], Any], failed: Any) -> Any:
-    """Returns the result of a call, or `failed`. Catches every exception, because any exception would end LMCache's thread and its caching."""
-    try:
-        return call()
-    except Exception as problem:
-        LOG.warning("LMCache: Penstock could not %s: %s", what, problem)
-        return failed
 
 
 def __dir__() -> list[str]:

@@ -1,25 +1,27 @@
-"""Code shared by the engine plug-ins that store caches in a `penstock.kv.Store`: settings, keys of any length, and one warning for many errors."""
+"""Code shared by the engine plug-ins that store caches in a `penstock.kv.Store`: settings, keys of any length, and errors as warnings."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from .errors import Error
 
-__all__ = ["LOG", "check_settings", "key_of", "warn_of_errors"]
+__all__ = ["LOG", "check_settings", "key_of", "tried", "warn_of_errors"]
 
 LOG = logging.getLogger("penstock")
 _SETTINGS = ("folder", "capacity_bytes", "durable", "checksums")
 _KEY_BYTES = 512  # length limit for keys in penstock.kv
 
 
-def check_settings(settings: dict[str, Any], where: str) -> None:
-    """Raises ValueError for unknown store settings. `where` is the engine's name for the settings."""
-    unknown = sorted(set(settings) - set(_SETTINGS))
+def check_settings(settings: dict[str, Any], where: str, more: tuple[str, ...] = ()) -> None:
+    """Raises ValueError for unknown settings. `where` is the engine's name for the settings, `more` names those that are not the store's."""
+    valid = _SETTINGS + more
+    unknown = sorted(set(settings) - set(valid))
     if unknown:
-        raise ValueError(f"{where} has unknown settings: {', '.join(unknown)}; valid settings are {', '.join(_SETTINGS)}")
+        raise ValueError(f"{where} has unknown settings: {', '.join(unknown)}; valid settings are {', '.join(valid)}")
 
 
 def key_of(name: str) -> bytes:
@@ -33,3 +35,12 @@ def warn_of_errors(doing: str, results: list[Any], what: str) -> None:
     errors = [each for each in results if isinstance(each, Error)]
     if errors:
         LOG.warning("%s %d of %d %s failed: %s", doing, len(errors), len(results), what, errors[0])
+
+
+def tried(engine: str, what: str, call: Callable[[], Any], failed: Any) -> Any:
+    """Returns the result of a call, or `failed`. Catches every exception, because any exception would end the engine's thread and its caching."""
+    try:
+        return call()
+    except Exception as problem:
+        LOG.warning("%s: Penstock could not %s: %s", engine, what, problem)
+        return failed

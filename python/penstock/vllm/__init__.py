@@ -1,22 +1,27 @@
-"""The load format "penstock" for vLLM: `vllm serve MODEL --load-format penstock`.
+"""vLLM's load format "penstock" (`vllm serve MODEL --load-format penstock`), and the secondary tier "penstock" for its KV offloading.
 
 vLLM finds `register()` through the entry point "penstock" in the group vllm.general_plugins, and calls it in each of its processes. Importing this
-module does not import vLLM. docs/guides/engines.md describes the loader.
+module does not import vLLM. docs/guides/engines.md describes the loader and the tier.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 __all__ = ["register"]
 
 
 def register() -> None:
-    """Registers the load format "penstock" with vLLM. Further calls do nothing.
+    """Registers the load format and the secondary tier "penstock" with vLLM. Further calls do nothing.
 
     If the loaders in this vLLM release differ from those that Penstock supports, vLLM starts without the format, and the logger "penstock" logs a
     warning.
     """
+    with contextlib.suppress(ImportError, ValueError):  # a vLLM release without tiers, or a second call
+        from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
+
+        SecondaryTierFactory.register_tier("penstock", "penstock.vllm._kv_tier", "PenstockTier")
     try:
         from ._loader import registered
     except (ImportError, AttributeError) as problem:

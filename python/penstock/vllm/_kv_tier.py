@@ -1,0 +1,238 @@
+"""A secondary tier for vLLM's OffloadingConnector, which stores KV blocks in a key-value store (`penstock.kv`).
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config":
+        {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 68719476736,
+         "secondary_tiers": [{"type": "penstock", "folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}]}}'
+
+vLLM copies blocks between GPUs and its CPU tier. This tier copies them between the CPU tier, in place, and the store.
+Importing this module imports vLLM. docs/guides/engines.md describes how vLLM uses the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import vllm  # type: ignore[import-not-found,unused-ignore]
+from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext  # type: ignore[import-not-found,unused-ignore]
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager  # type: ignore[import-not-found,unused-ignore]
+
+from .. import kv
+from .._core.kv_adapters import check_settings, tried, warn_of_errors
+from .._native import Future
+
+__all__ = ["PenstockTier"]
+
+_WHERE = "the secondary tier penstock"
+_OPTIONS: dict[str, Any] = {"max_store_bytes": None, "namespace": "", "keep_on_reset": False}
+_VOLATILE = {"engine_id", "extra_config", "enable_kv_cache_events"}  # fields of vLLM's configuration that do not change a block's bytes
+_WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".gguf", ".json")
+_RESULT_FIELDS = {field.name for field in dataclasses.fields(JobResult)}  # vLLM 0.31 added transfer_bytes
+
+_tried = functools.partial(tried, "vLLM")
+Item = tuple[bytes, memoryview]
+
+
+class PenstockTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]
+    """Stores, looks up and loads blocks for one vLLM scheduler. Calls do not block, except `drain_jobs()` and `shutdown()`.
+
+    Settings, in addition to vLLM's "locality" and "backpressure":
+
+    - `folder`, `capacity_bytes`, `durable`, `checksums`: as for `penstock.kv.Store`. Each data-parallel replica has its own store in the folder.
+    - `max_store_bytes`: the maximum number of bytes in the CPU tier that wait to be stored; further blocks are not stored. The default is half of the
+      CPU tier.
+    - `namespace`: a string that is part of each key. Change it if the weights change but the model's name does not.
+    - `keep_on_reset`: if true, blocks stay valid when vLLM resets its caches, which it also does when weights change.
+
+    Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: a block that cannot be loaded is a
+    miss, a block that cannot be stored is skipped, and the logger "penstock" logs a warning.
+    """
+
+    medium = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,
+        locality: str | None = None,
+        **settings: Any,
+    ) -> None:
+        detectors = [] if backpressure_detector is None else [backpressure_detector]  # vLLM 0.31 added this argument
+        super().__init__(offloading_spec, primary_kv_view, tier_type, *detectors)
+        self.locality = None if locality is None else Locality(locality)
+        config: Any = getattr(offloading_spec, "config", None)
+        if not hasattr(config, "kv_cache_layout"):
+            raise ValueError(f"{_WHERE} requires vLLM 0.29 or later")
+        self._rows = primary_kv_view.cast("B")
+        self._row_bytes = len(self._rows) // len(primary_kv_view)
+        options = _options(settings, self._row_bytes)
+        self._max_store_bytes: int = options["max_store_bytes"] or max(self._row_bytes, len(self._rows) // 2)
+        self._keep_on_reset: bool = options["keep_on_reset"]
+        self._prefix = _identity(config, self._row_bytes, options["namespace"])
+        self._jobs: list[_Job] = []
+        self._store_bytes = 0  # bytes in the puts of these jobs
+        self._unreadable: set[bytes] = set()  # keys that could not be read: vLLM would look them up and load them again and again
+        self._store = _opened(settings, config.parallel.data_parallel_index, self._row_bytes)
+
+    def on_new_request(self, req_context: Any) -> Any:
+        """Returns vLLM's default policy: each block is stored when it is computed."""
+        return RequestOffloadingContext()
+
+    def lookup(self, key: bytes, req_context: Any) -> Any:
+        """Looks up a block in the store's in-memory index. The index contains only blocks that are completely written."""
+        name = self._prefix + key
+        is_hit = name not in self._unreadable and self._sizes([name]) == [self._row_bytes]
+        return LookupResult.HIT if is_hit else LookupResult.MISS
+
+    def touch(self, keys: Collection[bytes], req_context: Any) -> None:
+        """Marks blocks as recently used."""
+        self._sizes([self._prefix + key for key in keys])
+
+    def submit_store(self, job_metadata: Any) -> None:
+        """Starts to store the blocks that are not in the store. If too many bytes are waiting, skips the last blocks."""
+
+        def start(job: _Job) -> Future[list[Any]]:
+            sizes = self._sizes(job.names)
+            new = [item for item, size in zip(self._items(job), sizes) if size != self._row_bytes or item[0] in self._unreadable]
+            room = max(0, self._max_store_bytes - self._store_bytes) // self._row_bytes
+            job.names, job.is_complete = [name for name, _ in new[:room]], len(new) <= room
+            return self._store.put_async(new[:room], return_exceptions=True)
+
+        self._submit(_Job(job_metadata, self._prefix, is_load=False), start)
+
+    def submit_load(self, job_metadata: Any) -> None:
+        """Starts to load blocks into their rows of the CPU tier."""
+
+        def start(job: _Job) -> Future[list[Any]]:
+            return self._store.get_async(self._items(job), return_exceptions=True)
+
+        self._submit(_Job(job_metadata, self._prefix, is_load=True), start)
+
+    def get_finished_jobs(self) -> Iterable[Any]:
+        """Returns the results of the jobs that completed since the last call."""
+        running = [job for job in self._jobs if job.future is not None and not job.future.done()]
+        completed = [job for job in self._jobs if job not in running]
+        self._jobs = running
+        return [self._result(job) for job in completed]
+
+    def drain_jobs(self) -> None:
+        """Waits for the jobs in progress. vLLM calls this only when it resets its caches. Unless `keep_on_reset` is set, blocks stored before are not
+        used again until vLLM restarts, because they may belong to old weights.
+        """
+        self._wait()
+        if not self._keep_on_reset:
+            self._prefix = secrets.token_bytes(len(self._prefix))
+
+    def shutdown(self) -> None:
+        """Waits for the jobs in progress, releases vLLM's memory and closes the store. A second call does nothing."""
+        self._wait()
+        self._jobs.clear()
+        self._rows.release()
+        self._store.close()
+
+    def _sizes(self, names: list[bytes]) -> list[int | None]:
+        sizes: list[int | None] = _tried("look up blocks", lambda: self._store.sizes(names), [None] * len(names))
+        return sizes
+
+    def _items(self, job: _Job) -> list[tuple[bytes, memoryview]]:
+        starts = [int(row) * self._row_bytes for row in job.rows]
+        return [(name, self._rows[start : start + self._row_bytes]) for name, start in zip(job.names, starts, strict=True)]
+
+    def _submit(self, job: _Job, start: Callable[[_Job], Future[list[Any]]]) -> None:
+        """Starts a job. If that fails, `get_finished_jobs()` reports that all its blocks failed."""
+        job.future = _tried("start a job", lambda: start(job), None)
+        self._store_bytes += self._put_bytes(job)
+        self._jobs.append(job)
+
+    def _put_bytes(self, job: _Job) -> int:
+        return 0 if job.is_load else len(job.names) * self._row_bytes
+
+    def _wait(self) -> None:
+        for job in self._jobs:
+            if job.future is not None:
+                job.future.exception()
+
+    def _result(self, job: _Job) -> Any:
+        failed = [False] * len(job.names)
+        results = failed if job.future is None else _tried("complete a job", job.future.result, failed)
+        warn_of_errors(f"vLLM: {'loading' if job.is_load else 'storing'}", results, "blocks")
+        self._store_bytes -= self._put_bytes(job)
+        moved = {name for name, result in zip(job.names, results) if result is True}
+        success = job.future is not None and job.is_complete and len(moved) == len(job.names)
+        fields: dict[str, Any] = {"transfer_time": time.monotonic() - job.started, "transfer_bytes": len(job.keys) * self._row_bytes}
+        if job.is_load:
+            self._unreadable.update(name for name in job.names if name not in moved)
+            if not success:
+                fields["successful_keys"] = [key for key, name in zip(job.keys, job.names) if name in moved] or None
+        else:
+            self._unreadable -= moved
+        return JobResult(job_id=job.number, success=success, **{name: value for name, value in fields.items() if name in _RESULT_FIELDS})
+
+
+class _Job:
+    """A store or load of blocks. `names` are the store's keys of the blocks that it moves."""
+
+    def __init__(self, metadata: Any, prefix: bytes, is_load: bool) -> None:
+        self.number = metadata.job_id
+        self.keys = list(metadata.keys)
+        self.rows = metadata.chunk_ids if hasattr(metadata, "chunk_ids") else metadata.block_ids  # vLLM 0.29 has block_ids
+        self.names = [prefix + key for key in self.keys]
+        self.is_load = is_load
+        self.is_complete = True
+        self.started = time.monotonic()
+        self.future: Future[list[Any]] | None = None
+
+
+def _options(settings: dict[str, Any], row_bytes: int) -> dict[str, Any]:
+    """Checks the settings, and removes those that are not the store's. Returns the removed ones."""
+    check_settings(settings, _WHERE, tuple(_OPTIONS))
+    if not isinstance(settings.get("folder"), str) or not settings["folder"]:
+        raise ValueError(f'{_WHERE} must set "folder", the store\'s directory')
+    options = {name: settings.pop(name, default) for name, default in _OPTIONS.items()}
+    limit = options["max_store_bytes"]
+    if limit is not None and (type(limit) is not int or limit < row_bytes):
+        raise ValueError(f"max_store_bytes in {_WHERE} is {limit!r}; it must be a number of bytes, at least {row_bytes:,}, the size of one block")
+    for name, kind, article in (("namespace", str, "a string"), ("keep_on_reset", bool, "true or false")):
+        if not isinstance(options[name], kind):
+            raise ValueError(f"{name} in {_WHERE} is {options[name]!r}; it must be {article}")
+    return options
+
+
+def _identity(config: Any, row_bytes: int, namespace: str) -> bytes:
+    """Returns a prefix for keys. It differs between engines whose blocks have different bytes: other models, layouts of blocks, or vLLM releases."""
+    fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in _VOLATILE}
+    fields["model"].pop("max_model_len", None)
+    fields["parallel"] = {name: value for name, value in fields["parallel"].items() if not name.startswith("data_parallel_")}
+    fields |= {"vllm": vllm.__version__, "row_bytes": row_bytes, "namespace": namespace, "files": _weight_files(config.model.name)}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).digest()
+
+
+def _weight_files(model: str) -> list[tuple[str, int, int]]:
+    """Returns the names, sizes and times of a local model's files, which change with its weights. For other models, returns an empty list."""
+    if not os.path.isdir(model):
+        return []
+    stats = [(entry.name, entry.stat()) for entry in os.scandir(model) if entry.name.endswith(_WEIGHT_FILES)]
+    return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
+def _opened(settings: dict[str, Any], replica: int, row_bytes: int) -> kv.Store:
+    os.makedirs(settings["folder"], mode=0o700, exist_ok=True)
+    store = kv.Store(**{**settings, "folder": os.path.join(settings["folder"], f"dp{replica}")})
+    capacity = store.stats().capacity_bytes
+    if capacity < row_bytes:
+        store.close()
+        raise ValueError(f"capacity_bytes in {_WHERE} is {capacity:,}, which is less than the size of one block, {row_bytes:,} bytes")
+    return store
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
