@@ -26,8 +26,8 @@ constexpr std::string_view identity_name = "archive/.data/serialization_id";
 constexpr std::size_t identity_bytes = 40;
 
 // Constants from PKWARE's APPNOTE. Values at or above these are stored in the zip64 fields.
-constexpr std::uint64_t full32 = 0xffffffff, full16 = 0xffff;
-constexpr std::uint64_t local_bytes = 30, extra_bytes = 4, wide_sizes_bytes = 20;
+constexpr std::uint64_t wide_from32 = 0xffffffff, wide_from16 = 0xffff;
+constexpr std::uint64_t local_header_bytes = 30, extra_bytes = 4, wide_sizes_bytes = 20;
 constexpr unsigned plain_version = 20, wide_version = 45;
 constexpr unsigned first_date = 0x21;  // 1980-01-01, so that a checkpoint's bytes do not depend on the clock
 
@@ -57,13 +57,13 @@ class little_endian_text {
   std::string text_;
 };
 
-bool is_wide(std::uint64_t number) { return number >= full32; }
+bool is_wide(std::uint64_t number) { return number >= wide_from32; }
 unsigned version_of(bool wide) { return wide ? wide_version : plain_version; }
 
 // --- layout
 
 // Returns the size of a member's header, without padding.
-std::uint64_t header_bytes(const record& of) { return local_bytes + of.name.size() + (is_wide(of.bytes) ? wide_sizes_bytes : 0); }
+std::uint64_t header_bytes(const record& of) { return local_header_bytes + of.name.size() + (is_wide(of.bytes) ? wide_sizes_bytes : 0); }
 
 // Returns the padding between header and data: none, or at least the size of an extra field's header.
 std::uint64_t padding_behind(std::uint64_t header_end) {
@@ -105,8 +105,8 @@ record tensor_record(std::size_t number, std::uint64_t bytes) {
 
 std::string local_header(const record& of, std::uint32_t checksum) {
   const bool wide = is_wide(of.bytes);
-  const std::uint64_t extra = of.offset - of.header_offset - local_bytes - of.name.size();
-  const std::uint64_t padding = extra - (wide ? wide_sizes_bytes : 0), size = std::min(of.bytes, full32);
+  const std::uint64_t extra = of.offset - of.header_offset - local_header_bytes - of.name.size();
+  const std::uint64_t padding = extra - (wide ? wide_sizes_bytes : 0), size = std::min(of.bytes, wide_from32);
   little_endian_text made;
   made.mark("\3\4").put16(version_of(wide)).put16(0).put16(0).put16(0).put16(first_date);
   made.put32(checksum).put32(size).put32(size).put16(of.name.size()).put16(extra).append(of.name);
@@ -122,10 +122,10 @@ void put_entry(const record& of, std::uint32_t checksum, little_endian_text& to)
     if (is_wide(each)) extra.put64(each);
   }
   const bool wide = extra.size() > 0;
-  const std::uint64_t size = std::min(of.bytes, full32), extra_size = wide ? extra_bytes + extra.size() : 0;
+  const std::uint64_t size = std::min(of.bytes, wide_from32), extra_size = wide ? extra_bytes + extra.size() : 0;
   to.mark("\1\2").put16(version_of(wide)).put16(version_of(wide)).put16(0).put16(0).put16(0).put16(first_date);
   to.put32(checksum).put32(size).put32(size).put16(of.name.size()).put16(extra_size).put16(0).put16(0).put16(0).put32(0);
-  to.put32(std::min(of.header_offset, full32)).append(of.name);
+  to.put32(std::min(of.header_offset, wide_from32)).append(of.name);
   if (wide) to.put16(1).put16(extra.size()).append(extra.take());
 }
 
@@ -134,7 +134,7 @@ std::string directory_of(const std::vector<record>& records, const std::vector<s
   little_endian_text made;
   for (std::size_t i = 0; i < count; ++i) put_entry(records[i], checksums[i], made);
   const std::uint64_t bytes = made.size();
-  if (count >= full16 || is_wide(begin) || is_wide(bytes)) {
+  if (count >= wide_from16 || is_wide(begin) || is_wide(bytes)) {
     made.mark("\6\6")
         .put64(44)
         .put16(wide_version)
@@ -147,8 +147,15 @@ std::string directory_of(const std::vector<record>& records, const std::vector<s
         .put64(begin);
     made.mark("\6\7").put32(0).put64(begin + bytes).put32(1);
   }
-  const std::uint64_t few = std::min(count, full16);
-  made.mark("\5\6").put16(0).put16(0).put16(few).put16(few).put32(std::min(bytes, full32)).put32(std::min(begin, full32)).put16(0);
+  const std::uint64_t few = std::min(count, wide_from16);
+  made.mark("\5\6")
+      .put16(0)
+      .put16(0)
+      .put16(few)
+      .put16(few)
+      .put32(std::min(bytes, wide_from32))
+      .put32(std::min(begin, wide_from32))
+      .put16(0);
   return made.take();
 }
 

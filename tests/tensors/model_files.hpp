@@ -87,8 +87,7 @@ class load_model_test : public model_files_test {
     for (const placed_tensor& each : layout.tensors) {
       const std::string& bytes = bytes_.at(each.tensor.facts->name);
       std::string expected;
-      for (std::uint64_t i = 0; i < each.part.runs(); ++i)
-        expected += bytes.substr(each.part.start_of(i), each.part.run_bytes);
+      for (std::uint64_t i = 0; i < each.part.runs(); ++i) expected += bytes.substr(each.part.start_of(i), each.part.run_bytes);
       EXPECT_TRUE(content.substr(each.place, each.part.bytes()) == expected) << each.tensor.facts->name;
     }
   }
