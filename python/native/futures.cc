@@ -128,6 +128,22 @@ void flight::start_many(std::vector<io_request> requests, const io_options& opti
   started();
 }
 
+void flight::start_in(std::shared_ptr<model_flow> flow, std::span<const file_range> ranges, std::span<void* const> memory) {
+  file_name_ = target().path();
+  for (const file_range& each : ranges) offsets_.push_back(static_cast<std::int64_t>(each.offset));
+  auto held = kept_.target;
+  begin_and([&] {
+    const auto added = [&] {
+      const without_gil unlocked;
+      return flow->add(*held, ranges, memory, [this](const io_result&) { tell(); });
+    }();
+    if (!added) raise(added.error(), {file_name_});
+    running_ = flow_item{std::move(flow), *added};
+  });
+  release_file(held);
+  started();
+}
+
 void flight::start_other(const starter& begin, std::function<nb::object()> value) {
   make_value_ = std::move(value);
   begin_and([&] {
@@ -213,8 +229,10 @@ std::optional<flight::failure> flight::first_failure() {
     // It has completed, so this does not block.
     if (auto* one = std::get_if<operation>(&running_)) {
       outcomes_ = {one->wait()};
+    } else if (auto* many = std::get_if<batch>(&running_)) {
+      outcomes_ = many->wait();
     } else {
-      outcomes_ = std::get<batch>(running_).wait();
+      outcomes_ = std::get<flow_item>(running_).wait();
     }
   }
   if (value_has_errors_) return std::nullopt;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <penstock/penstock.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -34,6 +35,16 @@ void release_file(std::shared_ptr<file>& held);
 
 class prelude;
 
+// One item of a flow, in the form of a batch.
+struct flow_item {
+  std::shared_ptr<model_flow> of;
+  std::size_t number = 0;
+  [[nodiscard]] bool wait_for(std::chrono::nanoseconds time) const { return of->wait_for(number, time); }
+  [[nodiscard]] static bool done() noexcept { return false; }  // its callback reports the end
+  void cancel() const noexcept { of->drop(number); }
+  [[nodiscard]] std::vector<io_result> wait() const { return *of->results(number); }
+};
+
 // A request or a batch in flight. Its Python fields need the GIL.
 class flight final : public under_way {
  public:
@@ -55,6 +66,8 @@ class flight final : public under_way {
   file& keep_file(std::shared_ptr<file> target);
   void start_one(void* memory, std::uint64_t length, std::int64_t offset, bool is_write, const io_options& options);
   void start_many(std::vector<io_request> requests, const io_options& options);
+  // Adds ranges of the target to a flow, which starts them in order.
+  void start_in(std::shared_ptr<model_flow> flow, std::span<const file_range> ranges, std::span<void* const> memory);
   // Calls begin without the GIL. value runs with the GIL and creates the result; without it the result is the number of bytes.
   void start_other(const starter& begin, std::function<nb::object()> value = {});
   // For start_other(): value reports errors in its result, and the request itself succeeds.
@@ -119,7 +132,7 @@ class flight final : public under_way {
   kept_objects kept_;
   std::string file_name_;
   std::vector<std::string> file_names_;  // one per request, for a batch over many files
-  std::variant<operation, batch> running_;
+  std::variant<operation, batch, flow_item> running_;
   std::vector<std::int64_t> offsets_;
   std::vector<io_result> outcomes_;  // empty until first requested
   std::function<nb::object()> make_value_;

@@ -6,8 +6,10 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <penstock/penstock.hpp>
 #include <string>
@@ -21,6 +23,8 @@
 #include "errors.hpp"
 #include "file.hpp"
 #include "gil.hpp"
+#include "options.hpp"
+#include "ranges.hpp"
 #include "remote.hpp"
 
 namespace penstock::python {
@@ -159,6 +163,33 @@ void check_model(nb::list files, nb::list headers, nb::dict promised) {
   raise(error, {error.code() == errc::not_found ? first_lacking(paths, headers) : std::string()});
 }
 
+// The requests in a flow share it.
+struct python_flow {
+  python_flow(std::uint64_t most_bytes, nb::handle links) {
+    flow_options options;
+    const nb::none none;
+    options.io = request_options(none, none, none, links, none, none);
+    if (most_bytes != 0) options.most_bytes = most_bytes;
+    shared = std::make_shared<model_flow>(shared_engine(), options);
+  }
+  std::shared_ptr<model_flow> shared;
+};
+
+future add_to_flow(const python_flow& self, const python_file& from, nb::handle buffer, nb::handle offsets, nb::handle sizes,
+                   nb::handle places) {
+  future made(new flight(from.target));
+  const held_memory& memory = made->keep(buffer, memory_use::target);
+  from.remember(memory);
+  std::vector<file_range> ranges;
+  for (const io_request& each : parse_ranges(memory, *from.target, offsets, sizes, places, false)) {
+    const auto place = static_cast<std::byte*>(each.memory) - memory.data();
+    ranges.push_back({static_cast<std::uint64_t>(each.offset), each.length, static_cast<std::uint64_t>(place)});
+  }
+  void* const there = memory.data();
+  made->start_in(self.shared, ranges, {&there, 1});
+  return made;
+}
+
 }  // namespace
 
 void add_models(nb::module_& module) {
@@ -188,6 +219,10 @@ void add_models(nb::module_& module) {
              "Checks that no tensor is in two files, and that each is in the promised file. Raises penstock.InvalidArgument,\n"
              "penstock.NotFound.");
   add_file_kinds(module);
+  nb::class_<python_flow>(module, "ReadFlow", "Reads that start in order, with a limit on the bytes in flight. most_bytes 0: 384 MiB.")
+      .def(nb::init<std::uint64_t, nb::handle>(), "most_bytes"_a = 0, "links"_a = nb::none())
+      .def("add", &add_to_flow, "file"_a, "buffer"_a, "offsets"_a, "sizes"_a, "buffer_offsets"_a,
+           "As File.pread_ranges(). A longer range than the limit is read alone.");
 }
 
 }  // namespace penstock::python

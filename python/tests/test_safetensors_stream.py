@@ -282,18 +282,18 @@ def test_too_little_memory_ahead_is_no_error(file: Path, tensors: dict[str, Any]
 
 def test_memory_that_is_in_use_is_not_read_into(file: Path, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a GPU, whose stream works on it still. What is read ahead waits for none, and nothing is read into it before."""
-    waited, start = [], _reading.Reads._start
+    waited, add = [], _reading.Flow.add
 
     def settle(self: Any) -> None:
         waited.append(self.memory)
 
-    def checked(self: Any, source: Any, memory: Any, *arguments: Any) -> None:
+    def checked(self: Any, source: Any, memory: Any, ranges: Any) -> Any:
         assert any(memory is each for each in waited)
-        start(self, source, memory, *arguments)
+        return add(self, source, memory, ranges)
 
     monkeypatch.setattr(_of_numpy.NumpyArena, "settled", lambda self: len(waited) > 2, raising=False)
     monkeypatch.setattr(_of_numpy.NumpyArena, "settle", settle, raising=False)
-    monkeypatch.setattr(_reading.Reads, "_start", checked)
+    monkeypatch.setattr(_reading.Flow, "add", checked)
     flow = stream(file, **limited(LIMIT))
     name, tensor = next(flow)
     assert same(tensor, tensors[name]) and len(waited) == 1 and len(flow._flow.ahead) > 3
@@ -315,18 +315,20 @@ def test_no_memory_at_all_is_an_error(file: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def under_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Each time that a read begins: the bytes of all that have not ended."""
-    found: list[int] = []
-    futures: list[tuple[Any, int]] = []
-    start = _reading.Reads._start
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The limit on bytes in flight, and the largest range, of each addition to a flow. The flow itself is tested in tests/tensors."""
+    found: list[tuple[int, int]] = []
+    native = _native.ReadFlow
 
-    def counted(self: Any, *arguments: Any) -> None:
-        start(self, *arguments)
-        futures.append((self._batches[-1].future, sum(self._batches[-1].sizes)))
-        found.append(sum(nbytes for future, nbytes in futures if not future.done()))
+    class ReadFlow:
+        def __init__(self, most_bytes: int, links: Any) -> None:
+            self._most_bytes, self._flow = most_bytes, native(most_bytes, links)
 
-    monkeypatch.setattr(_reading.Reads, "_start", counted)
+        def add(self, file: Any, memory: Any, offsets: Any, sizes: Any, places: Any) -> Any:
+            found.append((self._most_bytes, max(sizes)))
+            return self._flow.add(file, memory, offsets, sizes, places)
+
+    monkeypatch.setattr(_native, "ReadFlow", ReadFlow)
     return found
 
 
@@ -340,20 +342,20 @@ def wide(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("place", [{}, {"device": "host:0", "framework": "bytes"}, pytest.param({"device": "cuda:0", "framework": "bytes"}, marks=on_gpu)])
-def test_load_file_has_few_bytes_under_way(wide: tuple[Path, dict[str, Any]], under_way: list[int], place: dict[str, Any]) -> None:
+def test_load_file_has_few_bytes_under_way(wide: tuple[Path, dict[str, Any]], limits: list[tuple[int, int]], place: dict[str, Any]) -> None:
     file, tensors = wide
     for slices in (None, lambda name, shape: (slice(10, None),)):
         found = load_file(file, **place, slices=slices, max_host_bytes=2 << 20)
         assert all(same(found[name], each if slices is None else each[10:]) for name, each in tensors.items())
-    assert len(under_way) > 20 and max(under_way) <= 2 << 20
+    assert set(limits) == {(2 << 20, 256 << 10)}
 
 
 @pytest.mark.parametrize("device", ["host:0", pytest.param("cuda:0", marks=on_gpu)])
-def test_a_stream_has_few_bytes_under_way(wide: tuple[Path, dict[str, Any]], under_way: list[int], device: str) -> None:
+def test_a_stream_has_few_bytes_under_way(wide: tuple[Path, dict[str, Any]], limits: list[tuple[int, int]], device: str) -> None:
     file, tensors = wide
     for name, tensor in stream(file, device=device, framework="bytes", max_host_bytes=2 << 20):
         assert same(tensor, tensors[name])
-    assert len(under_way) > 10 and max(under_way) <= 2 << 20
+    assert max(limits) == (2 << 20, 256 << 10) and len({most for most, _ in limits}) == 1
 
 
 def test_a_file_that_is_cut_meanwhile_names_the_tensor(wide: tuple[Path, dict[str, Any]]) -> None:
@@ -503,21 +505,20 @@ def test_an_error_comes_in_its_turn(file: Path, tensors: dict[str, Any], place: 
 
 
 def test_a_read_that_does_not_begin_is_told_in_its_turn(file: Path, tensors: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    start, begun = _reading.Reads._start, []
+    add = _reading.Flow.add
 
-    def refused(self: Any, source: Any, memory: Any, ranges: Any, copies: Any) -> None:
-        begun.append(ranges)
+    def refused(self: Any, source: Any, memory: Any, ranges: Any) -> Any:
         if ranges.offsets[-1] >= source.header.offsets[source.row("layers.100.weight")]:
             raise penstock.Error("the engine has ended", code="closed")
-        start(self, source, memory, ranges, copies)
+        return add(self, source, memory, ranges)
 
-    monkeypatch.setattr(_reading.Reads, "_start", refused)
+    monkeypatch.setattr(_reading.Flow, "add", refused)
     found = []
     with pytest.raises(penstock.Error, match="the engine has ended"):
         for name, tensor in stream(file, **limited(LIMIT)):
             found.append(name)
             assert same(tensor, tensors[name])
-    assert found == list(load_names(file))[: len(found)] and found[-1] == "layers.099.weight"
+    assert found == list(load_names(file))[: len(found)] and "layers.090.weight" < found[-1] < "layers.100.weight"
 
 
 def load_names(file: Path) -> list[str]:

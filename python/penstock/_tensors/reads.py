@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 from .. import _native
 from .._core.errors import Error, InvalidArgument, ShortRead
-from .._core.futures import FIRST_COMPLETED, FIRST_EXCEPTION, wait
+from .._core.futures import FIRST_EXCEPTION, wait
 from .errors import listed
 from .slices import Part
 from .sources import Source
 
-__all__ = ["Links", "Ranges", "Reads", "check_bytes", "read_now"]
+__all__ = ["Flow", "Links", "Ranges", "Reads", "Request", "check_bytes", "read_now"]
 
 Links = int | Literal["auto"]
 
@@ -73,7 +73,7 @@ _handed_on_bytes = _native.MOST_MODEL_REQUEST_BYTES
 
 # A lower limit would require a separate request for each piece of a tensor.
 _LEAST_UNDER_WAY = 1 << 20
-_TURNS = 4  # in flight, if there is a limit
+_PIECES = 8  # in flight, if there is a limit
 
 
 def check_bytes(what: str, nbytes: Any, least: int = _LEAST_UNDER_WAY) -> int | None:
@@ -87,7 +87,7 @@ def check_bytes(what: str, nbytes: Any, least: int = _LEAST_UNDER_WAY) -> int | 
     return nbytes
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
     """One batch in flight."""
 
     future: _native.Future[list[int]]
@@ -96,35 +96,51 @@ class _Request(NamedTuple):
     sizes: Sequence[int]
 
     def check(self) -> None:
-        """Raises the request's error once it is done."""
+        """Waits for the request, and raises its error."""
         _check(self.future, self.source, self.offsets, self.sizes)
+
+
+class Flow:
+    """Reads that start in the order in which they are added, while the limit on bytes in flight allows.
+
+    - `links`: as for File.pread_ranges().
+    - `most_bytes`: the limit, at least 1 MiB. None means 384 MiB, or one longer range.
+    """
+
+    def __init__(self, links: Links | None = None, most_bytes: int | None = None) -> None:
+        self._flow = _native.ReadFlow(most_bytes or 0, links)
+        self._piece_bytes = None if most_bytes is None else most_bytes // _PIECES
+
+    def add(self, source: Source, memory: Any, ranges: Ranges) -> Request:
+        if self._piece_bytes is not None:
+            ranges = ranges.cut(self._piece_bytes)
+        future = self._flow.add(source.file, memory, ranges.offsets, ranges.sizes, ranges.places)
+        return Request(future, source, ranges.offsets, ranges.sizes)
 
 
 class Reads:
     """Batches in flight. After wait(), nothing writes to their memory.
 
     - `links`: as for File.pread_ranges().
-    - `most_bytes`: the limit on bytes in flight, at least 1 MiB; start() waits while the limit is reached.
+    - `most_bytes`: the limit on bytes in flight, at least 1 MiB. Batches that exceed it start later, in order. Not for copies.
     """
 
     def __init__(self, links: Links | None = None, most_bytes: int | None = None) -> None:
         self._links = links
-        self._most_bytes = most_bytes
-        self._batches: list[_Request] = []
+        self._flow = None if most_bytes is None else Flow(links, most_bytes)
+        self._batches: list[Request] = []
 
     def start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any] = ()) -> None:
         """Starts a batch. `copies` are buffers on other devices, each filled from the previous one. The file is read once."""
         if not ranges.sizes:
             return
+        if self._flow is not None:
+            self._batches.append(self._flow.add(source, memory, ranges))
+            return
         if copies:
             ranges = ranges.cut(_handed_on_bytes)
-        if self._most_bytes is None:
-            self._start(source, memory, ranges, copies)
-            return
-        turn_bytes = self._most_bytes // (2 * _TURNS)  # a turn has less than twice this
-        for turn in ranges.cut(turn_bytes).in_turns(turn_bytes):
-            self._make_room(sum(turn.sizes))
-            self._start(source, memory, turn, copies)
+        future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places, copies=copies, links=self._links)
+        self._batches.append(Request(future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
 
     def wait(self) -> None:
         """Waits for all batches. On the first error, or an exception from a signal handler, cancels the remaining batches and raises it."""
@@ -146,26 +162,6 @@ class Reads:
         for each in running:
             each.cancel()
         return running
-
-    def done(self) -> bool:
-        """Returns True if no batch is in flight."""
-        return all(each.future.done() for each in self._batches)
-
-    def _start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any]) -> None:
-        future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places, copies=copies, links=self._links)
-        self._batches.append(_Request(future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
-
-    def _make_room(self, nbytes: int) -> None:
-        assert self._most_bytes is not None
-        while self._batches and sum(sum(each.sizes) for each in self._batches) + nbytes > self._most_bytes:
-            wait([each.future for each in self._batches], return_when=FIRST_COMPLETED)
-            running: list[_Request] = []
-            ended: list[_Request] = []
-            for each in self._batches:
-                (ended if each.future.done() else running).append(each)
-            self._batches = running
-            for each in ended:
-                each.check()
 
 
 def read_now(source: Source, memory: Any, offset: int, size: int) -> None:

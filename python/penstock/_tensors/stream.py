@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from .._core.errors import Error, InvalidArgument
 from .._core.forks import forkable_lock
+from .._core.futures import wait
 from .._core.packing import aligned
 from .frameworks import Framework, framework_on
 from .load_file import Layout, Slices, check_type, check_wanted, part_wanted
-from .reads import Reads, check_bytes
+from .reads import Flow, Request, check_bytes
 from .slices import Part
 from .sources import Paths, Source, Sources, StorageOptions, check_names
 
@@ -28,7 +29,6 @@ _default_bytes = 512 << 20
 _batch_bytes = 64 << 20
 _batch_tensors = 1024
 _batches = 8  # minimum number of batches in memory: one that is being consumed, and others that are being read
-_enough_running = 384 << 20  # bytes in flight: if all batches started together, they would end together, and nothing would run until the next call
 _takes_between_looks = 16  # number of tensors taken from a batch between checks for freed memory and reads to start
 
 
@@ -159,13 +159,12 @@ def _limits(place: Framework, max_device_bytes: int | None, max_host_bytes: int 
 
 def _end(ahead: deque[_Batch], sources: Sources) -> None:
     """Stops all reads. Once it returns, nothing accesses the memory."""
-    batches = list(ahead)
+    futures = [each.future for batch in ahead for each in batch.requests]
     ahead.clear()
     try:
-        for batch in batches:
-            batch.cancel()
-        for batch in batches:
-            batch.stop()
+        for future in reversed(futures):  # otherwise later ones would start
+            future.cancel()
+        wait(futures)
     finally:
         sources.close()
 
@@ -178,6 +177,11 @@ class _Item(NamedTuple):
     dtype: Any
     part: Part | None  # None: the whole tensor
     nbytes: int  # bytes of memory, including the copy if the part is cut
+
+    @property
+    def end(self) -> int:
+        """The tensor's end in the file."""
+        return self.source.header.offsets[self.row] + self.source.header.sizes[self.row]
 
 
 def _item(source: Source, row: int, dtype: Any, part: Part | None) -> _Item:
@@ -217,77 +221,71 @@ class _Flow:
     """Reads ahead and returns tensors. Used by one thread at a time."""
 
     def __init__(self, plan: Iterator[_Item], place: Framework, limits: _Limits) -> None:
-        self._coming = _Coming(plan, limits.batch)
+        self._groups = _grouped(plan, limits.batch)
+        self._items: list[_Item] = []  # the next ones, which have no memory yet
+        self._nbytes = 0  # of these
+        self._problem: Exception | None = None  # why there are no further ones
         self._place = place
         self._limits = limits
+        self._reads = Flow(None, limits.under_way)
         self._held = _Held()
         self.ahead: deque[_Batch] = deque()
         self._current: _Batch | None = None
         self._taken = 0  # tensors taken from the current batch
-        self._alone: deque[_Item] = deque()  # items of a failed batch, retried one by one, because one tensor, possibly a later one, caused the error
         self._is_short = False  # out of memory; stays True until the current batch is consumed
 
     def take(self) -> tuple[str, Any] | None:
         """Returns the next tensor, or None at the end."""
         if self._taken <= 1 or self._taken % _takes_between_looks == 0:  # by the second tensor, the caller may have freed the previous batch
             self._read_on()
-        while self._current is None:
-            batch = self._next()
-            if batch is None:
+        if self._current is None:
+            if not self.ahead:
+                if self._problem is not None:
+                    raise self._problem
                 return None
-            self._taken = 0
-            self._current = self._filled(batch)
+            batch = self.ahead[0]
+            batch.start(self._reads)
+            self._start_settled()
+            batch.wait()
+            self._current, self._taken = self.ahead.popleft(), 0
         self._taken += 1
         found = self._current.take(self._held)
-        if not self._current.left:  # the caller now owns the memory
-            self._current = None
-            self._taken = 0
-            self._is_short = False
+        if self._current.is_consumed():  # the caller now owns the memory
+            self.forget()
         return found
 
     def forget(self) -> None:
         """Drops the current batch."""
         self._current = None
+        self._taken = 0
+        self._is_short = False
 
-    def _next(self) -> _Batch | None:
-        if self._alone:
-            return self._batch([self._alone.popleft()])
-        if self.ahead:
-            return self.ahead.popleft()
-        self._coming.check()
-        return None
-
-    def _filled(self, batch: _Batch) -> _Batch | None:
-        """Waits until the batch is read. Returns None if any of its reads failed."""
-        try:
-            batch.start()
-            self._start_reads(batch)
-            batch.wait()
-        except BaseException as problem:
-            batch.stop()
-            if not isinstance(problem, Error) or len(batch.items) == 1:
-                raise
-            self._alone.extend(batch.items)
-            return None
-        return batch
+    def _coming(self) -> list[_Item]:
+        if not self._items and self._problem is None:
+            try:
+                self._items = next(self._groups, [])
+                self._nbytes = sum(each.nbytes for each in self._items)
+            except Exception as problem:  # `slices` may raise any exception, which is raised after all earlier tensors have been returned
+                self._problem = problem
+        return self._items
 
     def _read_on(self) -> None:
         """Allocates as many batches as memory allows, and starts their reads."""
-        while (items := self._coming.items) and not self._is_short:
+        while (items := self._coming()) and not self._is_short:
             self._held.look()
-            idle = self._current is None and not self.ahead and not self._alone
-            if self._held.nbytes + self._coming.nbytes > self._limits.memory:
+            idle = self._current is None and not self.ahead
+            if self._held.nbytes + self._nbytes > self._limits.memory:
                 if not idle:
                     break
                 items = items[:1]
             if not self._begin(items, idle):
                 break
-        self._start_reads()
+        self._start_settled()
 
     def _begin(self, items: list[_Item], idle: bool) -> bool:
         """Allocates a batch. Returns False if the device is currently out of memory. `idle`: nothing else holds memory, so waiting would not help."""
         try:
-            batch = self._batch(items)
+            batch = _Batch(items, self._place)
         except (MemoryError, RuntimeError, Error):  # PyTorch's OutOfMemoryError is a RuntimeError
             if not idle:
                 self._is_short = True
@@ -295,94 +293,58 @@ class _Flow:
             if len(items) == 1:
                 raise
             return self._begin(items[:1], idle)
+        self._held.add(batch.nbytes, batch.held)
         self.ahead.append(batch)
-        self._coming.begun(len(items))
+        self._items = self._items[len(items) :]
+        self._nbytes -= batch.nbytes
         return True
 
-    def _batch(self, items: list[_Item]) -> _Batch:
-        batch = _Batch(items, self._place, self._limits.under_way)
-        self._held.add(batch.nbytes, batch.held)
-        return batch
-
-    def _start_reads(self, first: _Batch | None = None) -> None:
-        """Starts the reads of batches whose memory may be written to. The batch `first` is already being read."""
-        most = self._limits.under_way
-        running = [] if first is None else [first.bytes_under_way()]  # bytes of each batch
+    def _start_settled(self) -> None:
+        """Starts the reads of batches whose memory may be written to."""
         for batch in self.ahead:
-            if not batch.started:
-                too_much = most is not None and sum(running) + batch.nbytes > most
-                if too_much or sum(running) >= _enough_running or not batch.settled():
-                    return
-                batch.start()
-            if nbytes := batch.bytes_under_way():
-                running.append(nbytes)
-
-
-class _Coming:
-    """The tensors that have no memory yet, one batch at a time."""
-
-    def __init__(self, plan: Iterator[_Item], batch_bytes: int) -> None:
-        self._plan = plan
-        self._batch_bytes = batch_bytes
-        self._first: _Item | None = None  # first item after `items`
-        self._problem: Exception | None = None
-        self.items: list[_Item] = []
-        self.nbytes = 0  # total bytes of the items
-        self._collect()
-
-    def begun(self, count: int) -> None:
-        """Removes the first items, whose batch has been allocated."""
-        self.nbytes -= sum(each.nbytes for each in self.items[:count])
-        self.items = self.items[count:]  # a new list, because the batch keeps the old one
-        if not self.items:
-            self._collect()
-
-    def check(self) -> None:
-        """Raises the error of the first tensor that could not be planned."""
-        if self._problem is not None:
-            raise self._problem
-
-    def _collect(self) -> None:
-        while len(self.items) < _batch_tensors:
-            item = self._first or self._planned()
-            self._first = None
-            if item is None:
+            if not batch.started and not batch.settled():
                 return
-            if self.items and self.nbytes + item.nbytes > self._batch_bytes:
-                self._first = item
-                return
-            self.items.append(item)
-            self.nbytes += item.nbytes
+            batch.start(self._reads)
 
-    def _planned(self) -> _Item | None:
-        if self._problem is not None:
-            return None
-        try:
-            return next(self._plan, None)
-        except Exception as problem:  # `slices` may raise any exception, which is raised after all earlier tensors have been returned
-            self._problem = problem
-            return None
+
+def _grouped(plan: Iterator[_Item], most_bytes: int) -> Iterator[list[_Item]]:
+    """Yields the tensors of each batch."""
+    group: list[_Item] = []
+    nbytes = 0
+    try:
+        for item in plan:
+            if group and (len(group) == _batch_tensors or nbytes + item.nbytes > most_bytes):
+                yield group
+                group, nbytes = [], 0
+            group.append(item)
+            nbytes += item.nbytes
+    except Exception:  # of the tensor after those in the group
+        if group:
+            yield group
+        raise
+    if group:
+        yield group
 
 
 class _Batch:
     """Tensors that are read together, into one allocation."""
 
-    def __init__(self, items: list[_Item], place: Framework, most_under_way: int | None) -> None:
-        self.items = items
+    def __init__(self, items: list[_Item], place: Framework) -> None:
         self.left: list[tuple[str, Any]] = []  # in reverse order
         self.started = False
+        self._items = items
         self._place = place
         self._layout = _laid_out(items, place)
         self._arena = place.unsettled_arena(self._layout.nbytes)
-        self._reads = Reads(None, most_under_way)
-        self._problem: Error | None = None
+        self.requests: list[Request] = []
+        self._problem: Error | None = None  # of the tensor after those in `left`
         self.nbytes = sum(each.nbytes for each in items)
         self.held = self._arena.held() if self._layout.nbytes else lambda: False
 
     def settled(self) -> bool:
         return self._arena.settled()
 
-    def start(self) -> None:
+    def start(self, reads: Flow) -> None:
         """Starts reading, after waiting for the work that was queued on the current stream at allocation."""
         if self.started:
             return
@@ -390,7 +352,8 @@ class _Batch:
         self._arena.settle()
         try:
             for source, ranges in self._layout.taken_ranges():
-                self._reads.start(source, self._arena.memory, ranges)
+                if ranges.sizes:
+                    self.requests.append(reads.add(source, self._arena.memory, ranges))
         except Error as problem:  # raised when it is this tensor's turn
             self._problem = problem
             return
@@ -398,23 +361,25 @@ class _Batch:
         self._arena.views(self._layout.rows(), found)
         self.left = list(reversed(found.items()))
 
-    def bytes_under_way(self) -> int:
-        """Returns an upper bound."""
-        return 0 if self._reads.done() else self.nbytes
-
     def wait(self) -> None:
-        """Waits for the reads and raises their error."""
-        if self._problem is not None:
-            raise self._problem
-        self._reads.wait()
+        """Waits for the reads. After an error, only the tensors before the one that failed are left."""
+        for each in self.requests:
+            try:
+                each.check()
+            except Error as problem:
+                self._problem = problem
+                good = next(i for i, item in enumerate(self._items) if item.source is each.source and item.end > (problem.offset or 0))
+                del self.left[: len(self.left) - good]
+                return
 
-    def cancel(self) -> None:
-        self._reads.cancel()
-
-    def stop(self) -> None:
-        self._reads.stop()
+    def is_consumed(self) -> bool:
+        return not self.left and self._problem is None
 
     def take(self, held: _Held) -> tuple[str, Any]:
+        """Returns the next tensor. Raises the error of the first one that could not be read."""
+        if not self.left:
+            assert self._problem is not None
+            raise self._problem
         name, tensor = self.left.pop()
         self._arena.use()
         cut = self._layout.cuts.get(name)
