@@ -18,7 +18,7 @@ def register() -> None:
     If the loaders in this vLLM release differ from those that Penstock supports, vLLM starts without the format, and the logger "penstock" logs a
     warning.
     """
-    with contextlib.suppress(ImportError, ValueError):  # a vLLM release without tiers, or a second call
+    with contextlib.suppress(ImportError, AttributeError, ValueError):  # a vLLM release without tiers, or a second call
         from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 
         SecondaryTierFactory.register_tier("penstock", "penstock.vllm._kv_tier", "PenstockTier")

@@ -32,7 +32,6 @@ __all__ = ["PenstockTier"]
 
 _WHERE = "the secondary tier penstock"
 _OPTIONS: dict[str, Any] = {"max_store_bytes": None, "namespace": "", "keep_on_reset": False}
-_VOLATILE = {"engine_id", "extra_config", "enable_kv_cache_events"}  # fields of vLLM's configuration that do not change a block's bytes
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".gguf", ".json")
 _RESULT_FIELDS = {field.name for field in dataclasses.fields(JobResult)}  # vLLM 0.31 added transfer_bytes
 
@@ -48,7 +47,8 @@ class PenstockTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]
     - `folder`, `capacity_bytes`, `durable`, `checksums`: as for `penstock.kv.Store`. Each data-parallel replica has its own store in the folder.
     - `max_store_bytes`: the maximum number of bytes in the CPU tier that wait to be stored; further blocks are not stored. The default is half of the
       CPU tier.
-    - `namespace`: a string that is part of each key. Change it if the weights change but the model's name does not.
+    - `namespace`: a string that is part of each key. Change it if a model keeps its name, but its weights, revision or quantization change, which vLLM
+      does not tell the tier.
     - `keep_on_reset`: if true, blocks stay valid when vLLM resets its caches, which it also does when weights change.
 
     Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: a block that cannot be loaded is a
@@ -208,8 +208,9 @@ def _options(settings: dict[str, Any], row_bytes: int) -> dict[str, Any]:
 
 
 def _identity(config: Any, row_bytes: int, namespace: str) -> bytes:
-    """Returns a prefix for keys. It differs between engines whose blocks have different bytes: other models, layouts of blocks, or vLLM releases."""
-    fields = {name: value for name, value in dataclasses.asdict(config).items() if name not in _VOLATILE}
+    """Returns a prefix for keys. It differs between models, layouts of blocks and vLLM releases, but not between engines with the same blocks."""
+    fields = dataclasses.asdict(dataclasses.replace(config, engine_id="", extra_config={}))
+    fields.pop("enable_kv_cache_events", None)
     fields["model"].pop("max_model_len", None)
     fields["parallel"] = {name: value for name, value in fields["parallel"].items() if not name.startswith("data_parallel_")}
     fields |= {"vllm": vllm.__version__, "row_bytes": row_bytes, "namespace": namespace, "files": _weight_files(config.model.name)}
