@@ -116,9 +116,8 @@ def registered(modules: list[ModuleType]) -> Any:
 
     register()
     register()
-    from penstock.vllm import _kv_tier
-
-    return SimpleNamespace(**{name: value for module in modules for name, value in vars(module).items() if not name.startswith("__")}, tier=_kv_tier)
+    tier = importlib.import_module("penstock.vllm._kv_tier")  # and not an attribute of its package, which may be of an earlier test
+    return SimpleNamespace(**{name: value for module in modules for name, value in vars(module).items() if not name.startswith("__")}, tier=tier)
 
 
 def built(kind: Any, **values: Any) -> Any:
