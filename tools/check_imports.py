@@ -30,7 +30,7 @@ FLOORS = {
     "cuda_bindings": {"_core", "_cufile"},
     "cufile": {"_core", "_cufile", "cuda_bindings", "penstock"},
     "gds": {"_core", "_cufile", "penstock"},
-    "kvikio": {"_core", "_cufile", "cufile", "zarr", "penstock"},
+    "kvikio": {"_core", "_cufile", "_patch", "cufile", "zarr", "penstock"},
     # Plug-ins for engines.
     "lmcache": {"_core", "kv"},
     "sglang": {"_core", "kv"},
