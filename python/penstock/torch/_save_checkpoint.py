@@ -39,7 +39,7 @@ def save(
 
     - `obj`, `pickle_module`, `pickle_protocol`: as for `torch.save`.
     - `f`: a file name, or the URL of an S3 object (s3://BUCKET/KEY). `torch.save` handles everything else.
-    - `crc32`: True adds checksums to the archive, which zip tools check but `torch.load` does not.
+    - `crc32`: True adds checksums to the archive, which zip tools check but `torch.load` does not. A GPU computes the checksums of its own memory.
       None uses the value of `torch.serialization.set_crc32_options()`, else True.
     - `progress`: a function of the bytes done and the total bytes. It is called on this thread.
     - `storage_options`: connection options for a URL, as in `penstock.open()`.
