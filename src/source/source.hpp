@@ -102,9 +102,9 @@ enum class caching : std::uint8_t {
   streaming,  // the same, into a target that a device reads immediately and that should not stay dirty in this CPU's caches (see
               // base/stream_copy.hpp)
   filling,    // the same, for a range that is partly uncached and should become cached
-  uncached,  // bytes stay out of the page cache unless they are in it, or leave it once they are on the device, if the kernel supports that
-  direct,    // past the page cache; direct_problem() must be ok. A read needs memory for all blocks that contain the range: target is
-             // offset % direct_alignment after its start, which must be aligned, unless the file system accepts any memory
+  uncached,   // if the kernel supports it, uncached bytes do not enter the page cache, or leave it once on the device
+  direct,     // past the page cache; direct_problem() must be ok. A read needs memory for all blocks that contain the range: target is
+              // offset % direct_alignment bytes after its start, which must be aligned unless the file system accepts any memory
 };
 
 struct drain_manner {

@@ -132,7 +132,7 @@ bool flow::has_room_for(const item& next) const noexcept {
 
 void flow::start_more() noexcept {
   lock guard(lock_);
-  if (is_starting_) return;  // the other thread sees what has changed
+  if (is_starting_) return;  // the other thread notices the change
   is_starting_ = true;
   tell_ended(guard);
   while (const auto next = next_group()) {
@@ -333,7 +333,7 @@ bool flow::is_unwanted(const group& which) const noexcept {
 flow::failure flow::take(std::size_t number) {
   lock guard(lock_);
   if (number >= items_.size())
-    return {{errc::invalid_argument, fmt::format("the flow has {} items, and no item {}", items_.size(), number)}};
+    return {{errc::invalid_argument, fmt::format("the flow has {} items, so item {} does not exist", items_.size(), number)}};
   const item& wanted = items_[number];
   if (wanted.last > next_ && wanted_ <= number) {
     wanted_ = number + 1;

@@ -1,4 +1,4 @@
-// Reads items in order, a bounded number of bytes at a time. See model_flow, which is its public face.
+// Reads items in order, a bounded number of bytes at a time. model_flow is its public interface.
 #pragma once
 
 #include <unistd.h>
@@ -50,7 +50,7 @@ class flow {
   result<std::size_t> add(const file& from, std::span<const file_range> ranges, std::span<void* const> memory, io_callback ended);
   [[nodiscard]] std::size_t size() noexcept;
 
-  // The failure of an item in the memory with this number.
+  // An item's error, and the index of the memory that it occurred in.
   struct failure {
     status error;
     std::size_t memory = 0;
@@ -80,7 +80,7 @@ class flow {
     model_tensor tensor{};            // empty for ranges of a file
     std::size_t first = 0, last = 0;  // pieces
     const memories* into = nullptr;
-    std::uint64_t start = 0, end = 0;  // place in the window, plus the window's size for each of its earlier turns
+    std::uint64_t start = 0, end = 0;  // offset in the window, plus the window's size for each earlier use of it
     std::size_t unread = 0;            // pieces that have not ended
     std::size_t in_flight = 0;         // pieces
     enum class state : std::uint8_t { waiting, ending, ended } now = state::waiting;
@@ -138,7 +138,7 @@ class flow {
   std::unique_ptr<arrival_counter> arrived_;
   std::vector<std::shared_ptr<group>> running_;
   std::size_t next_ = 0;         // the first piece that has not been started
-  std::size_t wanted_ = 0;       // items before this one are waited for
+  std::size_t wanted_ = 0;       // one past the last item that take() asked for
   std::size_t first_held_ = 0;   // the first item whose memory is in use
   std::size_t ended_ = 0;        // items
   std::uint64_t window_ = 0;     // bytes; 0 if no layout was added

@@ -32,7 +32,7 @@ status load(const engine& with, const model_layout& layout, std::span<void* cons
             const load_watch& watch) {
   if (!watch.names.empty() && watch.names.size() != memory.size())
     return {errc::invalid_argument, fmt::format("{} names were given for {} memories", watch.names.size(), memory.size())};
-  if (has_window(layout)) return {errc::invalid_argument, "the tensors of the layout share memory: read it with model_flow"};
+  if (has_window(layout)) return {errc::invalid_argument, "the tensors of the layout share memory: read them with model_flow"};
   tensors::flow work(with, {options, 0});
   if (status error = work.add(layout, memory); !error.ok()) return error;
   const bool is_cancelled = watch.proceed && follow(work, watch);

@@ -96,8 +96,8 @@ status set_runs(const tensor_facts& tensor, std::span<const elements> wanted, te
   for (tensor_part::axis& each : part.grid) each.step /= 8;
   std::ranges::reverse(part.grid);
   if (const std::uint64_t runs = part.runs(); runs > most_part_runs)
-    return no_part(tensor, fmt::format("the part has {} runs of {} bytes in the file, but at most {} can be read: select longer runs, or "
-                                       "read gaps too and cut the part in memory",
+    return no_part(tensor, fmt::format("the part has {} runs of {} bytes in the file, but the limit is {} runs: select longer runs, or "
+                                       "read the gaps too and select the part in memory",
                                        runs, part.run_bytes, most_part_runs));
   return {};
 }

@@ -176,7 +176,7 @@ TEST_F(model_flow_test, an_error_belongs_to_its_tensor) {
   EXPECT_EQ(flow.take(12).code(), errc::invalid_argument);
 }
 
-TEST_F(model_flow_test, a_file_that_was_cut_fails_the_tensors_behind) {
+TEST_F(model_flow_test, a_truncated_file_fails_only_tensors_past_its_end) {
   const model from = equal(20, 1000);
   const auto layout = lay_out(from);
   std::filesystem::resize_file(from.files()[0].path, offset(*layout, 12) + 1);
@@ -188,7 +188,7 @@ TEST_F(model_flow_test, a_file_that_was_cut_fails_the_tensors_behind) {
   EXPECT_EQ(flow.wait().message(), from.files()[0].path + ": tensor \"112\": the file was truncated after it was opened");
 }
 
-TEST_F(model_flow_test, cancelling_ends_all_that_has_not_been_read) {
+TEST_F(model_flow_test, cancel_ends_all_items_that_have_not_been_read) {
   const model from = equal(64, 4096);
   const auto layout = lay_out(from);
   const device_buffer memory = memory_of(*layout);
@@ -255,7 +255,7 @@ TEST_F(model_flow_test, a_forked_child_ends_without_its_parents_reads) {
   EXPECT_TRUE(flow->wait().ok());
 }
 
-TEST_F(model_flow_test, ranges_of_a_file_are_an_item_each_time) {
+TEST_F(model_flow_test, each_call_adds_its_ranges_as_one_item) {
   const model from = equal(8, 1000);
   const file& source = from.files()[0].source;
   const auto start = from.files()[0].header.tensors()[0].offset;

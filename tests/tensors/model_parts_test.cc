@@ -117,7 +117,7 @@ struct selection_case {
 
 class selection_test : public ::testing::TestWithParam<selection_case> {};
 
-TEST_P(selection_test, takes_the_bytes_that_one_by_one_are_selected) {
+TEST_P(selection_test, reads_the_same_bytes_as_selecting_elements_one_by_one) {
   const auto& [name, type, lengths, selection, expected_shape, expected_runs] = GetParam();
   const tensor_facts tensor = tensor_of(type, lengths);
   expect_as_one_by_one(tensor, selection);
@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(
                       selection_case{"eight_bytes", tensor_type::c64, {3, 3}, {all, 1}, {3}, 3}),
     [](const auto& each) { return std::string(each.param.name); });
 
-TEST(model_parts, are_all_that_random_selections_take) {
+TEST(model_parts, match_random_selections_of_single_elements) {
   const auto seed = std::random_device()();
   SCOPED_TRACE("the seed is " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -201,7 +201,7 @@ TEST(model_parts, are_all_that_random_selections_take) {
   EXPECT_GT(wider, 100);
 }
 
-TEST(model_parts, along_one_dimension_are_a_rank_in_the_selection) {
+TEST(model_parts, of_a_rank_equal_a_selection_by_rank) {
   const tensor_facts tensor = tensor_of(f32, {4, 6});
   for (unsigned rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(*part_of(tensor, 0, {rank, 2}), *part_of(tensor, {model_rank{rank, 2}}));
@@ -259,7 +259,7 @@ TEST(model_parts, that_do_not_exist_are_refused) {
   const tensor_selection every_other = {all, index_range{.step = 2}};
   EXPECT_EQ(part_of(tensor_of(tensor_type::u8, {1 << 12, 1 << 13}), every_other)->runs(), most_part_runs);
   expect_refusal(part_of(tensor_of(tensor_type::u8, {1 << 12, 1 << 14}), every_other),
-                 "the part has 33554432 runs of 1 bytes in the file, but at most 16777216 can be read");
+                 "the part has 33554432 runs of 1 bytes in the file, but the limit is 16777216 runs");
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ def renamed(**names: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         def accept(*args: _P.args, **named: _P.kwargs) -> _R:
             for old in names.keys() & named.keys():
                 if names[old] in named:
-                    raise TypeError(f"{call.__name__}() got {old}= and {names[old]}=, which are the old and the new name of one argument")
+                    raise TypeError(f"{call.__name__}() got both {old}= and {names[old]}=, the old and the new name of the same argument")
                 warnings.warn(f"{old}= of {call.__name__}() is deprecated: use {names[old]}=", DeprecationWarning, stacklevel=2)
                 named[names[old]] = named.pop(old)
             return call(*args, **named)

@@ -54,9 +54,9 @@ class cached_object::part final : public cache_work, public far_fill {
 
  private:
   enum class stage : std::uint8_t {
-    looking,   // where its blocks are; or it waits for another process to store them
+    looking,   // looks up its blocks, or waits for another process to store them
     asking,    // the underlying object is being asked for the bytes
-    fetching,  // the underlying object has the fill, so cancel() may be called
+    fetching,  // the underlying object has accepted the fill, so cancel() may be called
     ended,
   };
   void go_to(stage next) noexcept;

@@ -396,7 +396,7 @@ void object::note_version() noexcept {
 }
 
 // The first response with bytes may add version fields that the response with the size lacked. It may also lack the modification time,
-// which a response to a range need not have (RFC 9110, section 15.3.7). After that, a field that differs, appears or disappears means that
+// which a range response need not repeat (RFC 9110, section 15.3.7). After that, a field that differs, appears or disappears means that
 // the object was replaced. With a strong ETag, the modification time is ignored.
 status object::changed(const response_head& head) {
   const std::lock_guard guard(lock_);
