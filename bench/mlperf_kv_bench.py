@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""MLPerf Storage's KV cache benchmark with its own back end for files, and then with a penstock.kv.Store in its place.
+"""Runs MLPerf Storage's KV cache benchmark with its own file back end, and then with a penstock.kv.Store.
 
 Usage: mlperf_kv_bench.py CHECKOUT FOLDER [--store-gib N] [OPTIONS OF THE BENCHMARK]
 
-CHECKOUT is the folder kv_cache_benchmark of https://github.com/mlcommons/storage, which stays unchanged; FOLDER is where both back ends keep their
-values, one after the other. The benchmark needs numpy and pyyaml. Example, which keeps all values on the disk:
+CHECKOUT is the folder kv_cache_benchmark of https://github.com/mlcommons/storage, which stays unchanged. Both back ends keep their values in FOLDER,
+one after the other. The benchmark needs numpy and pyyaml. This example keeps all values on disk:
 
   mlperf_kv_bench.py storage/kv_cache_benchmark /mnt/nvme --model llama3.1-8b --gpu-mem-gb 0 --cpu-mem-gb 0 --generation-mode none --seed 42
 
@@ -101,7 +101,7 @@ def main() -> None:
         sys.argv[1:] = options
         run_benchmark(told.checkout, told.only == "penstock", capacity_bytes)
         return
-    options += ["--storage-capacity-gb", str(told.store_gib * 0.95)]  # so that the benchmark, and not the store, evicts values
+    options += ["--storage-capacity-gb", str(told.store_gib * 0.95)]  # so that the benchmark evicts values, not the store
     print(f"{'back end':10}" + "".join(f"{column:>15}" for column in COLUMNS))
     for name in ("files", "penstock"):
         statistics = measured(told, options, name)

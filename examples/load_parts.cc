@@ -25,7 +25,7 @@ int main() {
   auto model = penstock::model::open(*engine, {"experts.safetensors"});
   if (!model) return fail(model.error());
 
-  // As experts[3, ::2, :32] in Python: of the fourth expert, every other row, and of that the first half, which is rank 0's part of two.
+  // Like experts[3, ::2, :32] in Python: every other row of the fourth expert, and the first half of each row, as rank 0 of 2 needs it.
   const auto part_of = [](const penstock::tensor_facts& tensor) -> penstock::tensor_selection {
     if (tensor.name != "experts") return {};  // the whole tensor
     return {3, penstock::index_range{.step = 2}, penstock::model_rank{0, 2}};

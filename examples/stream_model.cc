@@ -1,4 +1,4 @@
-// Passes a model (a folder or a safetensors file) through 64 MiB of the first device's memory, one tensor after another: for example to
+// Streams a model (a folder or a safetensors file) through 64 MiB of the first device's memory, one tensor at a time, for example to
 // convert or hash it. Without an argument, creates a small model. The device is a GPU, or the host device, which imitates one.
 #include <penstock/penstock.hpp>
 
@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
     if (const auto error = flow.take(i); !error.ok()) return fail(error);
     const auto& [tensor, part, place] = layout->tensors[i];
     std::cout << tensor.facts->name << ": " << part.bytes() << " bytes at " << place << " of " << layout->bytes << " on " << device << '\n';
-    flow.drop(i);  // its memory is used for a later tensor from now on
+    flow.drop(i);  // a later tensor may now use its memory
   }
   return 0;
 }

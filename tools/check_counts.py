@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails when the code grows past the limits below. If a count falls, lower its limit; a limit is raised only with a reason in the commit.
+"""Fails when the code grows past the limits below. If a count falls, lower its limit. To raise a limit, give a reason in the commit.
 
 Usage: check_counts.py [repository root]
 """

@@ -222,7 +222,7 @@ void add_models(nb::module_& module) {
   nb::class_<python_flow>(module, "ReadFlow", "Reads that start in order, with a limit on the bytes in flight. most_bytes 0: 384 MiB.")
       .def(nb::init<std::uint64_t, nb::handle>(), "most_bytes"_a = 0, "links"_a = nb::none())
       .def("add", &add_to_flow, "file"_a, "buffer"_a, "offsets"_a, "sizes"_a, "buffer_offsets"_a,
-           "As File.pread_ranges(). A longer range than the limit is read alone.");
+           "Like File.pread_ranges(). A range that is longer than the limit is read alone.");
 }
 
 }  // namespace penstock::python

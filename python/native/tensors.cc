@@ -209,7 +209,7 @@ nb::object index_of(const dimension_selection& cut) {
   return made(PySlice_New(first.ptr(), end.ptr(), step.ptr()));
 }
 
-// The elements of an array may have any size: their bytes are its last dimension here.
+// The elements of an array may have any size, so their bytes become its last dimension here.
 nb::tuple part_of_array(nb::handle shape, std::uint64_t item_bytes, nb::handle index, nb::handle gaps) {
   tensor_facts array{"", tensor_type::u8, shape_from(shape)};
   array.shape.push_back(item_bytes);

@@ -172,7 +172,7 @@ def test_values_are_put_into_another_array(case: Case) -> None:
         assert bytes_of(case, converted) == values.astype("int32").tobytes()
 
 
-def test_values_come_to_host_memory(case: Case) -> None:
+def test_to_numpy_returns_the_values(case: Case) -> None:
     values = np.arange(12, dtype="int32").reshape(3, 4)
     found = case.library.to_numpy(filled(case, values))
     assert isinstance(found, np.ndarray) and found.tobytes() == values.tobytes()

@@ -1,4 +1,4 @@
-"""Penstock in the place of KvikIO's Python interface: in this process, and by `penstock run` in programs and their children."""
+"""Penstock replaces KvikIO's Python interface: in this process, and under `penstock run` in programs and their children."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run(site: Path, program: str, **environment: str) -> subprocess.CompletedPro
     )
 
 
-def test_all_modules_get_its_names_and_give_them_back(library: Any) -> None:
+def test_install_replaces_names_in_all_modules_and_uninstall_restores_them(library: Any) -> None:
     theirs = library.CuFile
     mine: Any = types.ModuleType("a_module_that_took_it_before")
     sys.modules[mine.__name__] = mine
@@ -82,7 +82,7 @@ def test_all_modules_get_its_names_and_give_them_back(library: Any) -> None:
         del sys.modules[mine.__name__]
 
 
-def test_modules_that_are_imported_later_get_them_too(library: Any) -> None:
+def test_modules_imported_later_are_changed_too(library: Any) -> None:
     with ours.install():
         import kvikio.defaults
         import kvikio.numpy
@@ -92,7 +92,7 @@ def test_modules_that_are_imported_later_get_them_too(library: Any) -> None:
     assert kvikio.numpy.fromfile("x") == kvikio.defaults.get("x") == "theirs"
 
 
-def test_what_penstock_lacks_stays_the_librarys(library: Any) -> None:
+def test_names_that_penstock_lacks_are_unchanged(library: Any) -> None:
     before = library.OnlyTheirs
     with ours.install():
         import kvikio.nsys
@@ -101,7 +101,7 @@ def test_what_penstock_lacks_stays_the_librarys(library: Any) -> None:
         assert kvikio.nsys.nsys_plugin_search_dir() == "theirs" and library.cufile.helper.__module__ == "kvikio.cufile"
 
 
-def test_it_says_what_it_has_replaced(library: Any) -> None:
+def test_explain_reports_what_was_replaced(library: Any) -> None:
     assert not ours.explain().installed and "kvikio library itself is in use" in str(ours.explain())
     with ours.install() as installed:
         told = ours.explain()
@@ -124,19 +124,19 @@ def test_penstock_run_replaces_it(site: Path) -> None:
         assert both.stdout == "penstock.kvikio.cufile\npenstock._patch.safe_open\n"
 
 
-def test_a_program_in_its_place_reads_files(site: Path, tmp_path: Path) -> None:
+def test_an_unchanged_program_reads_files(site: Path, tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"some bytes")
     program = f"import kvikio; buffer = bytearray(10); print(kvikio.CuFile({str(tmp_path / 'data')!r}).read(buffer), buffer)"
     ended = run(site, program)
     assert (ended.stdout, ended.stderr) == ("10 bytearray(b'some bytes')\n", "")
 
 
-def test_the_environment_keeps_the_library(site: Path) -> None:
+def test_an_environment_variable_disables_the_replacement(site: Path) -> None:
     assert run(site, WHO, PENSTOCK_KVIKIO="0").stdout == "kvikio.cufile\n"
     assert run(site, WHO, PENSTOCK_SAFETENSORS="0").stdout == "penstock.kvikio.cufile\n"
 
 
-def test_the_summary_names_it(site: Path) -> None:
+def test_the_summary_includes_it(site: Path) -> None:
     ended = run(site, WHO, PENSTOCK_LOG="summary")
     assert "penstock: replaced kvikio 99.1; names: " in ended.stderr
     assert "replaced kvikio" not in run(site, "import json", PENSTOCK_LOG="summary").stderr
@@ -148,7 +148,7 @@ def test_a_library_that_fails_to_import_fails_as_before(site: Path) -> None:
     assert (ended.stdout, ended.stderr) == ("no GPU here\n", "")
 
 
-def test_a_library_with_other_names_is_left_as_it_is(site: Path) -> None:
+def test_a_library_without_these_names_is_unchanged(site: Path) -> None:
     (site / "kvikio" / "__init__.py").write_text("__version__ = '1'\n")
     ended = run(site, "import kvikio; print(kvikio.__version__, hasattr(kvikio, 'CuFile'))")
     assert (ended.stdout, ended.stderr) == ("1 False\n", "")

@@ -85,7 +85,7 @@ def test_a_missing_file_is_404(server: LocalHttpServer) -> None:
         caught.value.close()
 
 
-def test_a_handler_of_the_users_serves(folder: pathlib.Path) -> None:
+def test_a_custom_handler_serves_requests(folder: pathlib.Path) -> None:
     class Handler(http.server.SimpleHTTPRequestHandler):
         def __init__(self, *args: Any, status: int, **kwargs: Any) -> None:
             self._status = status
@@ -101,7 +101,7 @@ def test_a_handler_of_the_users_serves(folder: pathlib.Path) -> None:
         caught.value.close()
 
 
-def test_parts_without_a_time_are_believed_if_the_whole_has_one(folder: pathlib.Path) -> None:
+def test_range_responses_may_omit_the_modification_time(folder: pathlib.Path) -> None:
     """A response to a range need not repeat Last-Modified (RFC 9110, section 15.3.7)."""
 
     class Handler(utils._RangeHandler):

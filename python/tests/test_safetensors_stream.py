@@ -342,7 +342,7 @@ def wide(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("place", [{}, {"device": "host:0", "framework": "bytes"}, pytest.param({"device": "cuda:0", "framework": "bytes"}, marks=on_gpu)])
-def test_load_file_has_few_bytes_under_way(wide: tuple[Path, dict[str, Any]], limits: list[tuple[int, int]], place: dict[str, Any]) -> None:
+def test_load_file_limits_the_bytes_in_flight(wide: tuple[Path, dict[str, Any]], limits: list[tuple[int, int]], place: dict[str, Any]) -> None:
     file, tensors = wide
     for slices in (None, lambda name, shape: (slice(10, None),)):
         found = load_file(file, **place, slices=slices, max_host_bytes=2 << 20)
@@ -351,7 +351,7 @@ def test_load_file_has_few_bytes_under_way(wide: tuple[Path, dict[str, Any]], li
 
 
 @pytest.mark.parametrize("device", ["host:0", pytest.param("cuda:0", marks=on_gpu)])
-def test_a_stream_has_few_bytes_under_way(wide: tuple[Path, dict[str, Any]], limits: list[tuple[int, int]], device: str) -> None:
+def test_a_stream_limits_the_bytes_in_flight(wide: tuple[Path, dict[str, Any]], limits: list[tuple[int, int]], device: str) -> None:
     file, tensors = wide
     for name, tensor in stream(file, device=device, framework="bytes", max_host_bytes=2 << 20):
         assert same(tensor, tensors[name])

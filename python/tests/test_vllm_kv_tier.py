@@ -1,4 +1,4 @@
-"""The secondary tier for vLLM's KV offloading: under vLLM's own classes if they are there, otherwise under stand-ins with the same interface."""
+"""The secondary tier for vLLM's KV offloading: with vLLM's own classes if they are available, otherwise with stand-ins that have the same interface."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROWS = 16
 
 
 def stand_ins(version: str) -> dict[str, dict[str, Any]]:
-    """Returns vLLM's modules and names that the tier uses. vLLM 0.29 calls chunks blocks, and does not know backpressure."""
+    """Returns vLLM's modules and names that the tier uses. vLLM 0.29 calls chunks blocks, and has no backpressure."""
     is_new = version != "0.29"
 
     class SecondaryTierManager:

@@ -17,7 +17,7 @@ _KEY_BYTES = 512  # length limit for keys in penstock.kv
 
 
 def check_settings(settings: dict[str, Any], where: str, more: tuple[str, ...] = ()) -> None:
-    """Raises ValueError for unknown settings. `where` is the engine's name for the settings, `more` names those that are not the store's."""
+    """Raises ValueError for unknown settings. `where` is the engine's name for the settings; `more` lists those that are not the store's."""
     valid = _SETTINGS + more
     unknown = sorted(set(settings) - set(valid))
     if unknown:

@@ -1,4 +1,4 @@
-"""Finds NumPy's dtypes by the names that other processes send, and arrays whose values are not just their bytes."""
+"""Finds NumPy's dtypes by the names that other processes send, and detects masked arrays, whose values are not just their bytes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Kind(NamedTuple):
 
 
 def find_kind(content: Content) -> _native.FileKind | None:
-    """Returns the kind of a file, or None if the file is plain bytes to `penstock.load()`."""
+    """Returns the kind of a file, or None if `penstock.load()` treats it as plain bytes."""
     kind = _native.find_file_kind(content.file)
     return kind if kind is not None and kind.reader else None
 

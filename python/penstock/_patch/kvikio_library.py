@@ -23,7 +23,7 @@ _replacements = Replacements()
 def install() -> Installed:
     """Replaces the functions and classes of KvikIO with those of `penstock.kvikio`, in all modules of this process.
 
-    Names that `penstock.kvikio` lacks stay KvikIO's own. Modules of KvikIO that the program imports later are treated in the same way. A second call
+    Names that `penstock.kvikio` lacks stay KvikIO's own. Modules of KvikIO that the program imports later are changed too. A second call
     does nothing. `uninstall()` or the end of a `with install():` block undoes the replacement; what the program has created until then stays valid.
 
     Raises `ImportError`, and replaces nothing, if KvikIO is missing or rejects the change.
@@ -64,7 +64,7 @@ def _path(package: str, name: str) -> str:
 
 
 def _replace_in(name: str) -> None:
-    """Replaces a module's functions and classes, and wherever else the program has imported them."""
+    """Replaces a module's functions and classes, also in other modules that have imported them."""
     theirs, ours = sys.modules[_path("kvikio", name)], importlib.import_module(_path("penstock.kvikio", name))
     elsewhere = {}
     for each in _public_names(ours):

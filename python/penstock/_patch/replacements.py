@@ -1,4 +1,4 @@
-"""Names of a library that Penstock has replaced, and what they were before."""
+"""Names of a library that Penstock has replaced, and their original values."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Explanation.__module__ = "penstock.safetensors"  # its public home, which pickle
 
 
 class Replacements:
-    """What was replaced in one library. Hold `lock` for all calls."""
+    """The names replaced in one library. Hold `lock` for all calls."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

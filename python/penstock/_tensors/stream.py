@@ -162,7 +162,7 @@ def _end(ahead: deque[_Batch], sources: Sources) -> None:
     futures = [each.future for batch in ahead for each in batch.requests]
     ahead.clear()
     try:
-        for future in reversed(futures):  # otherwise later ones would start
+        for future in reversed(futures):  # the last first: cancelling a read may start the next one
             future.cancel()
         wait(futures)
     finally:

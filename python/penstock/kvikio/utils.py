@@ -89,7 +89,7 @@ class LocalHttpServer:
         - `root_path`: the folder.
         - `range_support`: True to support range requests.
         - `max_lifetime`: in seconds.
-        - `handler`: handles requests instead, with or without ranges. It is called with `handler_options` and `directory=root_path`.
+        - `handler`: handles the requests; `range_support` then has no effect. It is called with `handler_options` and `directory=root_path`.
         """
         self.root_path = root_path
         self.range_support = range_support

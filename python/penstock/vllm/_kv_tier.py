@@ -47,8 +47,8 @@ class PenstockTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]
     - `folder`, `capacity_bytes`, `durable`, `checksums`: as for `penstock.kv.Store`. Each data-parallel replica has its own store in the folder.
     - `max_store_bytes`: the maximum number of bytes in the CPU tier that wait to be stored; further blocks are not stored. The default is half of the
       CPU tier.
-    - `namespace`: a string that is part of each key. Change it if a model keeps its name, but its weights, revision or quantization change, which vLLM
-      does not tell the tier.
+    - `namespace`: a string that is part of each key. Change it if the weights, revision or quantization of a model change but its name does not,
+      because vLLM does not report such changes to the tier.
     - `keep_on_reset`: if true, blocks stay valid when vLLM resets its caches, which it also does when weights change.
 
     Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: a block that cannot be loaded is a
@@ -98,7 +98,7 @@ class PenstockTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]
         self._sizes([self._prefix + key for key in keys])
 
     def submit_store(self, job_metadata: Any) -> None:
-        """Starts to store the blocks that are not in the store. If too many bytes are waiting, skips the last blocks."""
+        """Starts storing the blocks that are not in the store. If too many bytes are waiting, skips the last blocks."""
 
         def start(job: _Job) -> Future[list[Any]]:
             sizes = self._sizes(job.names)
@@ -110,7 +110,7 @@ class PenstockTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]
         self._submit(_Job(job_metadata, self._prefix, is_load=False), start)
 
     def submit_load(self, job_metadata: Any) -> None:
-        """Starts to load blocks into their rows of the CPU tier."""
+        """Starts loading blocks into their rows of the CPU tier."""
 
         def start(job: _Job) -> Future[list[Any]]:
             return self._store.get_async(self._items(job), return_exceptions=True)
@@ -125,7 +125,7 @@ class PenstockTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]
         return [self._result(job) for job in completed]
 
     def drain_jobs(self) -> None:
-        """Waits for the jobs in progress. vLLM calls this only when it resets its caches. Unless `keep_on_reset` is set, blocks stored before are not
+        """Waits for the jobs in progress. vLLM calls this only when it resets its caches. Unless `keep_on_reset` is set, earlier blocks are not
         used again until vLLM restarts, because they may belong to old weights.
         """
         self._wait()

@@ -55,7 +55,7 @@ def start_reads(reads: Sequence[Read]) -> Pending:
 
 
 class Window(Protocol):
-    """Some of a load's reads, and what is done with their bytes."""
+    """A group of a load's reads, and what is done with their bytes."""
 
     def start(self) -> None: ...
 

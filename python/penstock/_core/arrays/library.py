@@ -243,7 +243,7 @@ class Library:
         return 0
 
     def using(self, stream: Any, device: str) -> contextlib.AbstractContextManager[Any]:
-        """Makes a GPU, and a stream on it unless that is None, current in this thread. Does nothing for libraries without streams."""
+        """Makes a GPU and, unless it is None, a stream on it current in this thread. Does nothing for libraries without streams."""
         return contextlib.nullcontext()
 
     def mark(self, device: str) -> Any:
