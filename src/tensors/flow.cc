@@ -20,6 +20,7 @@ constexpr std::uint64_t window_groups = 8;  // in a window: one that is in use, 
 }  // namespace
 
 void arrival_counter::add(std::size_t memory, std::uint64_t bytes) noexcept {
+  if (memory >= counts_.size()) return;  // ranges of a file may have more memories than the layout, whose bytes are counted
   const std::int64_t now = (clock::now() - start_).count();
   counts& mine = counts_[memory];
   mine.bytes.fetch_add(bytes, std::memory_order_relaxed);
@@ -51,14 +52,22 @@ status flow::add(const model_layout& layout, std::span<void* const> memory) {
     if (!items_.empty()) return {errc::invalid_argument, "the flow already has items: create another flow for this layout"};
     if (is_cancelled_) return cancelled_;
     window_ = layout.bytes;
-    const auto ranges = ranges_of(layout, std::clamp(group_bytes(), least_piece_bytes, most_model_request_bytes));
-    if (!ranges) return ranges.error();
+    const auto nothing_added = [this] {
+      items_.clear();
+      pieces_.clear();
+      arrived_.reset();
+      window_ = 0;
+    };
     try {
+      const auto ranges = ranges_of(layout, std::clamp(group_bytes(), least_piece_bytes, most_model_request_bytes));
+      if (!ranges) {
+        nothing_added();
+        return ranges.error();
+      }
       arrived_ = std::make_unique<arrival_counter>(memory.size());
       add_tensors(layout, *ranges, add_memory(memory));
     } catch (...) {
-      items_.clear();
-      pieces_.clear();
+      nothing_added();
       throw;
     }
     for (item& each : items_) end_if_read(each);
@@ -134,8 +143,13 @@ void flow::start_more() noexcept {
   lock guard(lock_);
   if (is_starting_) return;  // the other thread notices the change
   is_starting_ = true;
-  tell_ended(guard);
-  while (const auto next = next_group()) {
+  for (;;) {
+    tell_ended(guard);
+    const auto next = next_group();
+    if (next == nullptr) {
+      if (ending_ == nullptr) break;
+      continue;  // there was no memory for the group, so its items end
+    }
     guard.unlock();
     start(next);
     guard.lock();
@@ -275,10 +289,11 @@ void flow::end_all(const status& why) noexcept {
 void flow::tell_ended(lock& guard) noexcept {
   while (item* const each = ending_) {
     ending_ = each->next_ending;
-    if (const io_callback callback = std::exchange(each->callback, {})) {
+    if (io_callback callback = std::exchange(each->callback, {})) {
       const io_result result = total(*each);
       guard.unlock();
       callback(result);
+      callback = {};  // what it refers to may use the flow when it is destroyed
       guard.lock();
     }
     each->now = item::state::ended;
@@ -335,14 +350,18 @@ flow::failure flow::take(std::size_t number) {
   if (number >= items_.size())
     return {{errc::invalid_argument, fmt::format("the flow has {} items, so item {} does not exist", items_.size(), number)}};
   const item& wanted = items_[number];
-  if (wanted.last > next_ && wanted_ <= number) {
-    wanted_ = number + 1;
-    guard.unlock();
-    start_more();
-    guard.lock();
-  }
+  ask_for(number, guard);
   changed_.wait(guard, [&] { return wanted.now == item::state::ended || is_blocked(wanted); });
   return wanted.now == item::state::ended ? outcome(wanted) : failure{named(wanted, blocked())};
+}
+
+// Lets a group with this item start even if it is small.
+void flow::ask_for(std::size_t number, lock& guard) noexcept {
+  if (items_[number].last <= next_ || wanted_ > number) return;
+  wanted_ = number + 1;
+  guard.unlock();
+  start_more();
+  guard.lock();
 }
 
 bool flow::is_blocked(const item& wanted) const noexcept {
@@ -365,6 +384,8 @@ flow::failure flow::wait() {
 
 bool flow::wait_for(std::size_t number, std::chrono::nanoseconds timeout) {
   lock guard(lock_);
+  if (number >= items_.size()) return false;
+  ask_for(number, guard);
   return changed_.wait_for(guard, timeout, [&] { return items_[number].now == item::state::ended; });
 }
 

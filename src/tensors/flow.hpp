@@ -119,6 +119,7 @@ class flow {
   [[nodiscard]] std::uint64_t group_bytes() const noexcept;
   [[nodiscard]] bool has_room_for(const item& next) const noexcept;
   [[nodiscard]] bool may_start(std::uint64_t bytes) const noexcept;
+  void ask_for(std::size_t number, lock& guard) noexcept;
   [[nodiscard]] bool is_blocked(const item& wanted) const noexcept;
   [[nodiscard]] bool is_unwanted(const group& which) const noexcept;
   [[nodiscard]] status blocked() const;

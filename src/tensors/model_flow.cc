@@ -12,9 +12,14 @@ namespace penstock {
 
 namespace {
 
-bool has_window(const model_layout& layout) {
-  const auto reuses_memory = [](const placed_tensor& one, const placed_tensor& next) { return next.place < one.place + one.part.bytes(); };
-  return std::ranges::adjacent_find(layout.tensors, reuses_memory) != layout.tensors.end();
+bool share_memory(const model_layout& layout) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> spans;  // first byte, and the end
+  for (const placed_tensor& each : layout.tensors) {
+    if (each.part.bytes() > 0) spans.emplace_back(each.place, each.place + each.part.bytes());
+  }
+  std::ranges::sort(spans);
+  const auto overlap = [](const auto& one, const auto& next) { return next.first < one.second; };
+  return std::ranges::adjacent_find(spans, overlap) != spans.end();
 }
 
 // Returns true if the load was cancelled.
@@ -32,7 +37,7 @@ status load(const engine& with, const model_layout& layout, std::span<void* cons
             const load_watch& watch) {
   if (!watch.names.empty() && watch.names.size() != memory.size())
     return {errc::invalid_argument, fmt::format("{} names were given for {} memories", watch.names.size(), memory.size())};
-  if (has_window(layout)) return {errc::invalid_argument, "the tensors of the layout share memory: read them with model_flow"};
+  if (share_memory(layout)) return {errc::invalid_argument, "the tensors of the layout share memory: read them with model_flow"};
   tensors::flow work(with, {options, 0});
   if (status error = work.add(layout, memory); !error.ok()) return error;
   const bool is_cancelled = watch.proceed && follow(work, watch);
@@ -68,7 +73,7 @@ result<std::size_t> model_flow::add(const file& from, std::span<const file_range
                                     io_callback ended) {
   return or_forked(*core_, [&] { return core_->add(from, ranges, memory, std::move(ended)); });
 }
-std::size_t model_flow::size() const noexcept { return core_->size(); }
+std::size_t model_flow::size() const noexcept { return core_->forked() ? 0 : core_->size(); }
 status model_flow::take(std::size_t item) {
   return or_forked(*core_, [&] { return core_->take(item).error; });
 }
@@ -78,12 +83,12 @@ void model_flow::drop(std::size_t item) noexcept {
 status model_flow::wait() {
   return or_forked(*core_, [&] { return core_->wait().error; });
 }
-bool model_flow::wait_for(std::chrono::nanoseconds timeout) { return core_->wait_for(timeout); }
-bool model_flow::wait_for(std::size_t item, std::chrono::nanoseconds timeout) { return core_->wait_for(item, timeout); }
+bool model_flow::wait_for(std::chrono::nanoseconds timeout) { return !core_->forked() && core_->wait_for(timeout); }
+bool model_flow::wait_for(std::size_t item, std::chrono::nanoseconds timeout) { return !core_->forked() && core_->wait_for(item, timeout); }
 result<std::vector<io_result>> model_flow::results(std::size_t item) {
   return or_forked(*core_, [&] { return core_->results(item); });
 }
-std::vector<load_progress> model_flow::progress() const { return core_->progress(); }
+std::vector<load_progress> model_flow::progress() const { return core_->forked() ? std::vector<load_progress>() : core_->progress(); }
 void model_flow::cancel() noexcept {
   if (!core_->forked()) core_->cancel();
 }
