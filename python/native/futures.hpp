@@ -18,6 +18,7 @@
 
 #include "buffers.hpp"
 #include "completions.hpp"
+#include "gil.hpp"
 
 namespace penstock::python {
 
@@ -41,7 +42,10 @@ struct flow_item {
   std::size_t number = 0;
   [[nodiscard]] bool wait_for(std::chrono::nanoseconds time) const { return of->wait_for(number, time); }
   [[nodiscard]] static bool done() noexcept { return false; }  // its callback reports the end
-  void cancel() const noexcept { of->drop(number); }
+  void cancel() const {
+    const without_gil unlocked;  // it may start the reads of other items
+    of->drop(number);
+  }
   [[nodiscard]] std::vector<io_result> wait() const { return *of->results(number); }
 };
 

@@ -210,7 +210,9 @@ nb::object index_of(const dimension_selection& cut) {
 }
 
 // The elements of an array may have any size, so their bytes become its last dimension here.
-nb::tuple part_of_array(nb::handle shape, std::uint64_t item_bytes, nb::handle index, nb::handle gaps) {
+using gaps_to_read = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, bool>;
+
+nb::tuple part_of_array(nb::handle shape, std::uint64_t item_bytes, nb::handle index, const std::optional<gaps_to_read>& gaps) {
   tensor_facts array{"", tensor_type::u8, shape_from(shape)};
   array.shape.push_back(item_bytes);
   const auto bytes = tensor_bytes(array.type, array.shape);
@@ -219,9 +221,8 @@ nb::tuple part_of_array(nb::handle shape, std::uint64_t item_bytes, nb::handle i
   tensor_selection selection;
   for (const nb::handle each : index) selection.push_back(selection_from(each));
   auto part = [&] {
-    if (gaps.is_none()) return part_of(array, selection);
-    const auto [page_bytes, short_run_bytes, many_runs, to_host] =
-        nb::cast<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, bool>>(gaps);
+    if (!gaps) return part_of(array, selection);
+    const auto [page_bytes, short_run_bytes, many_runs, to_host] = *gaps;
     return part_of(array, selection, {page_bytes, short_run_bytes, many_runs, to_host});
   }();
   if (!part) raise(part.error());
