@@ -142,6 +142,18 @@ def test_the_summary_includes_it(site: Path) -> None:
     assert "replaced kvikio" not in run(site, "import json", PENSTOCK_LOG="summary").stderr
 
 
+def test_asking_whether_it_is_installed_changes_nothing(site: Path) -> None:
+    """As transformers asks before it imports an optional library."""
+    ended = run(site, "import importlib.util; assert importlib.util.find_spec('kvikio'); " + WHO)
+    assert (ended.stdout, ended.stderr) == ("penstock.kvikio.cufile\n", "")
+
+
+def test_a_module_that_penstock_cannot_replace_stays_the_librarys(site: Path) -> None:
+    (site / "kvikio" / "zarr.py").write_text("class GDSStore: pass\n")
+    ended = run(site, "import sys; sys.modules['zarr'] = None; import kvikio.zarr; print(kvikio.zarr.GDSStore.__module__)")
+    assert ended.stdout == "kvikio.zarr\n" and "kvikio.zarr was not replaced with Penstock" in ended.stderr
+
+
 def test_a_library_that_fails_to_import_fails_as_before(site: Path) -> None:
     (site / "kvikio" / "__init__.py").write_text("raise RuntimeError('no GPU here')")
     ended = run(site, "try:\n import kvikio\nexcept RuntimeError as error: print(error)")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -75,7 +75,7 @@ def _replace_in(name: str) -> None:
         if str(getattr(before, "__module__", "")).partition(".")[0] == "kvikio":
             elsewhere[id(before)] = (before, value)
     for module in loaded_modules():
-        if module.__name__.partition(".")[0] in ("kvikio", "penstock"):
+        if str(vars(module).get("__name__", "")).partition(".")[0] in ("kvikio", "penstock"):
             continue
         for each, present in list(vars(module).items()):
             before, value = elsewhere.get(id(present), (None, None))
@@ -95,12 +95,8 @@ class _LateModules:
         package, _, rest = name.partition(".")
         if package != "kvikio" or rest not in _MODULES:
             return None
-        place = sys.meta_path.index(cls)
-        del sys.meta_path[place]
-        try:
-            spec = find_spec(name)
-        finally:
-            sys.meta_path.insert(place, cls)
+        found = (each.find_spec(name, path, target) for each in list(sys.meta_path) if each is not cls and hasattr(each, "find_spec"))
+        spec = next((each for each in found if each is not None), None)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
             loader: Any = _LateLoader(spec.loader, rest)
             spec.loader = loader
@@ -113,6 +109,8 @@ class _LateLoader:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_loader":  # as copy asks, before there is a loader
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -124,5 +122,9 @@ class _LateLoader:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         with _replacements.lock:
-            if _replacements:
+            if not _replacements:
+                return
+            try:
                 _replace_in(self._name)
+            except Exception as problem:  # such as a zarr that Penstock does not support: the program keeps KvikIO's module
+                warnings.warn(f"{module.__name__} was not replaced with Penstock: {problem}", RuntimeWarning, stacklevel=2)

@@ -18,33 +18,29 @@ __all__ = ["found", "report", "say"]
 _LIBRARIES = ("safetensors", "kvikio")
 
 
-def found(door: Any, name: str) -> ModuleSpec | None:
-    """Returns the library's spec, or None if it is not installed. `door` is our finder, which no longer looks for a library that was found."""
-    finders: list[Any] = sys.meta_path
-    place = finders.index(door)
-    del finders[place]
-    try:
-        spec = find_spec(name)  # if this fails, the program gets the same error as without Penstock
-    finally:
-        finders.insert(place, door)
-    if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
-        return None
-    loader: Any = _Loader(spec.loader, name)
-    spec.loader = loader
-    door.names.remove(name)
-    if not door.names:
-        finders.remove(door)
-    return spec
+def found(door: Any, name: str, path: Any, target: Any) -> ModuleSpec | None:
+    """Returns the library's spec, or None if it is not installed. `door` is our finder. An error is the one that the program gets without Penstock."""
+    for finder in list(sys.meta_path):
+        spec = finder.find_spec(name, path, target) if finder is not door and hasattr(finder, "find_spec") else None
+        if spec is not None:
+            if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                loader: Any = _Loader(spec.loader, name, door)
+                spec.loader = loader
+            return spec
+    return None
 
 
 class _Loader:
     """Loads the library with its own loader, and then installs Penstock."""
 
-    def __init__(self, loader: Loader, name: str) -> None:
+    def __init__(self, loader: Loader, name: str, door: Any) -> None:
         self._loader = loader
         self._name = name
+        self._door = door
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_loader":  # as copy asks, before there is a loader
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -55,6 +51,8 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
+        if self._name in self._door.names:  # once: from then on, the library's modules are looked up as usual
+            self._door.names.remove(self._name)
         _install(self._name)
 
 

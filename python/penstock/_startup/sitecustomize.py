@@ -26,7 +26,7 @@ class _Door:
             if _Door in sys.meta_path:
                 sys.meta_path.remove(_Door)
             return None
-        return door.found(_Door, name)
+        return door.found(_Door, name, path, target)
 
 
 def _door():  # type: ignore[no-untyped-def]

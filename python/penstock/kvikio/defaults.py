@@ -407,7 +407,7 @@ def tell_of_unused_variables() -> None:
     for name, why in _UNUSED.items():
         unused |= dict.fromkeys(_SETTINGS[name].variables, why)
     for variable, why in unused.items():
-        if variable in os.environ:
+        if variable in os.environ and variable != os.environ.get("PENSTOCK_RUN_SET"):  # `penstock run` sets it for KvikIO's C++ library
             warn_once(variable, why)
 
 

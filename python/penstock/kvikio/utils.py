@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import inspect
 import os
 import pathlib
 import re
+import socket
 import threading
 import warnings
 from collections.abc import Callable
@@ -100,8 +102,7 @@ class LocalHttpServer:
     def __enter__(self) -> LocalHttpServer:
         handler: Callable[..., Any] = self.handler or (_RangeHandler if self.range_support else _WholeHandler)
         options = {**self.handler_options, "directory": os.fspath(self.root_path)}
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, **options))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), functools.partial(handler, **options))
         self.ip, self.port = str(self._server.server_address[0]), int(self._server.server_address[1])
         self.url = f"http://{self.ip}:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -116,6 +117,30 @@ class LocalHttpServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        self._server.end_connections()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    """A server that can end connections that its clients keep open."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._connections: dict[Any, threading.Thread] = {}
+        super().__init__(*arguments)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        self._connections[request] = threading.current_thread()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            del self._connections[request]
+
+    def end_connections(self) -> None:
+        for request, thread in list(self._connections.items()):
+            with contextlib.suppress(OSError):  # it has just been closed
+                request.shutdown(socket.SHUT_RDWR)
+            thread.join(1)  # a handler of the user's may block
 
 
 class _WholeHandler(http.server.SimpleHTTPRequestHandler):
