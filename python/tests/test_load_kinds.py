@@ -443,3 +443,9 @@ assert "torch" not in sys.modules
     assert done.returncode == 0, done.stderr
     if "torch" in sys.modules:
         assert str(penstock.load(folder / "half.safetensors")["half"].dtype) == "torch.bfloat16"
+
+
+def test_an_index_that_lists_itself_is_refused(tmp_path: Path) -> None:
+    _save_index(tmp_path / "m.index.json", ["m.index.json"])
+    with pytest.raises(penstock.InvalidArgument, match=r"m\.index\.json: not a torch\.save checkpoint"):
+        penstock.load(tmp_path / "m.index.json")

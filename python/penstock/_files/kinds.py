@@ -134,7 +134,7 @@ def _load_shard(file: str, request: Request) -> dict[str, Any]:
     with _native.open(file, storage_options=request.storage_options if _native.is_url(file) else None) as opened:
         content = Content(opened, opened.size(), _native.shown_name(file))
         kind = find_kind(content)
-        if kind is None or kind.word not in KINDS:
+        if kind is None or kind.word not in KINDS or kind.word == "index":  # an index may not list indexes, such as itself
             raise InvalidArgument(f"{content.name}: not a torch.save checkpoint", code="invalid_argument", filename=content.name)
         loaded = KINDS[kind.word].load(content, request._replace(path=file))
     if not isinstance(loaded, dict):

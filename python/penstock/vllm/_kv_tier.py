@@ -131,6 +131,7 @@ class PenstockTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]
         self._wait()
         if not self._keep_on_reset:
             self._prefix = secrets.token_bytes(len(self._prefix))
+            self._unreadable.clear()
 
     def shutdown(self) -> None:
         """Waits for the jobs in progress, releases vLLM's memory and closes the store. A second call does nothing."""
