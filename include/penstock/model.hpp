@@ -199,9 +199,9 @@ PENSTOCK_API result<tensor_part> part_of(const tensor_facts& tensor, const tenso
 // Many short runs take longer than reading the gaps between them too, because each run is a request, and disks and the page cache read
 // whole pages.
 struct gap_options {
-  std::uint64_t page_bytes = 4096;      // with a step, gaps are read if the elements of this dimension are shorter
-  std::uint64_t short_run_bytes = 512;  // whole rows are read if runs are shorter than this, and
-  std::uint64_t many_runs = 4096;       // there are more than this
+  std::uint64_t short_row_bytes = 4096;  // with a step, gaps are read if the elements of this dimension are shorter
+  std::uint64_t short_run_bytes = 512;   // whole rows are read if runs are shorter than this, and
+  std::uint64_t many_runs = 4096;        // there are more than this
   bool to_host = false;  // to host memory, where cutting is cheap, rows are also read if they are not much longer than the runs
 };
 // The same, but the part may have gaps: tensor_part::cut says what to take from it once it is in memory.

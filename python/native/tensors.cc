@@ -222,8 +222,8 @@ nb::tuple part_of_array(nb::handle shape, std::uint64_t item_bytes, nb::handle i
   for (const nb::handle each : index) selection.push_back(selection_from(each));
   auto part = [&] {
     if (!gaps) return part_of(array, selection);
-    const auto [page_bytes, short_run_bytes, many_runs, to_host] = *gaps;
-    return part_of(array, selection, {page_bytes, short_run_bytes, many_runs, to_host});
+    const auto [short_row_bytes, short_run_bytes, many_runs, to_host] = *gaps;
+    return part_of(array, selection, {short_row_bytes, short_run_bytes, many_runs, to_host});
   }();
   if (!part) raise(part.error());
   part->shape.pop_back();
@@ -300,10 +300,11 @@ void add_tensors(nb::module_& module) {
              "not a safetensors file or is incomplete.");
   module.def("parse_safetensors", &parse_tensors, "beginning"_a, "file_bytes"_a = nb::none(),
              "The same for a file in memory (bytes), or for its start and its size.");
-  module.def("part_of", &part_of_array, "shape"_a, "item_bytes"_a, "index"_a, "gaps"_a.none(),
-             "Returns the bytes of a part of an array: (shape, starts of the runs, bytes in each run, index to apply after reading or\n"
-             "None). index: ints and slices. gaps: (page bytes, short run bytes, many runs, whether the target is on the host), or None\n"
-             "to read no gaps.");
+  module.def(
+      "part_of", &part_of_array, "shape"_a, "item_bytes"_a, "index"_a, "gaps"_a.none(),
+      "Returns the bytes of a part of an array: (shape, starts of the runs, bytes in each run, index to apply after reading or\n"
+      "None). index: ints and slices. gaps: (short row bytes, short run bytes, many runs, whether the target is on the host), or None\n"
+      "to read no gaps.");
   module.def("make_safetensors", &make_beginning, "names"_a, "dtypes"_a, "shapes"_a, "metadata"_a = nb::none(),
              "Creates the start of a safetensors file: (beginning, order, offsets, nbytes). order contains indexes into names, in\n"
              "file order; offsets (from the start of the file) and nbytes are in that order.");

@@ -136,7 +136,7 @@ tensor_selection add_gaps(const tensor_facts& tensor, const tensor_selection& se
     const auto first = static_cast<std::int64_t>(wanted.start), step = static_cast<std::int64_t>(wanted.step);
     const std::uint64_t end = wanted.start + (wanted.count - 1) * wanted.step + 1;
     if (wanted.count > 1 && wanted.step > 1) {
-      if (inner / 8 >= gaps.page_bytes) break;
+      if (inner / 8 >= gaps.short_row_bytes) break;
       read[i] = {wanted.start, end - wanted.start};
       cut[i] = index_range{.step = step};
       are_added = true;

@@ -31,6 +31,9 @@ LONG = ("./demo", "cmake --preset install", "cmake --build --preset install", "c
 ELSEWHERE = {"./test": "this test is part of it", "tools/setup": "./demo runs it"}
 ELSEWHERE["pip install . --config-settings=cmake.define.PENSTOCK_BUILD_CLI=OFF"] = "source_build_test.py does"
 
+MLPERF = "python3 bench/mlperf_kv_bench.py storage/kv_cache_benchmark /mnt/nvme --gpu-mem-gb 0 --cpu-mem-gb 0 --generation-mode none"
+ELSEWHERE[MLPERF] = "nowhere: it needs mlcommons/storage and an hour"
+
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LOOKS_LIKE_A_COMMAND = re.compile(r"^(?:\$ |\./|[A-Z_]+=\S+ |(?:penstock|cmake|pip|python3?|c\+\+|cc|sudo|apt) )", re.MULTILINE)
 INLINE = re.compile(r"`penstock ([a-z-]+)([^`]*)`")

@@ -39,6 +39,7 @@ def install() -> Installed:
                 _replacements.put_back()
                 raise
             sys.meta_path.insert(0, _LateModules)
+            importlib.import_module("penstock.kvikio.defaults").leave_threads_to_the_library()
     return Installed(uninstall, explain)
 
 

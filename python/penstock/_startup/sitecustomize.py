@@ -14,7 +14,8 @@ _folder = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Door:
-    names = [name for name in ("safetensors", "kvikio") if os.environ.get("PENSTOCK_" + name.upper()) != "0"]
+    variables = {"safetensors": "PENSTOCK_SAFETENSORS", "kvikio": "PENSTOCK_KVIKIO"}
+    names = [name for name in variables if os.environ.get(variables[name]) != "0"]
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]

@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 # Gaps are read too if they are smaller than a page, or if there are more than this many runs and they are shorter than this.
-_page_bytes = 4096
+_short_row_bytes = 4096
 _short_bytes = 512
 _many_runs = 4096
 
@@ -86,4 +86,4 @@ def part_of(shape: Sequence[int], item_bytes: int, picks: Sequence[int | slice],
     - `exact`: read only these bytes, even if the runs are short; otherwise short gaps are read too.
     - `on_host`: the target is host memory, where cutting is cheap.
     """
-    return Part(*_native.part_of(shape, item_bytes, picks, None if exact else (_page_bytes, _short_bytes, _many_runs, on_host)))
+    return Part(*_native.part_of(shape, item_bytes, picks, None if exact else (_short_row_bytes, _short_bytes, _many_runs, on_host)))

@@ -407,8 +407,13 @@ def tell_of_unused_variables() -> None:
     for name, why in _UNUSED.items():
         unused |= dict.fromkeys(_SETTINGS[name].variables, why)
     for variable, why in unused.items():
-        if variable in os.environ and variable != os.environ.get("PENSTOCK_RUN_SET"):  # `penstock run` sets it for KvikIO's C++ library
+        if variable in os.environ:
             warn_once(variable, why)
+
+
+def leave_threads_to_the_library() -> None:
+    """Causes no warning about KVIKIO_NTHREADS, which also applies to KvikIO's C++ library. `penstock run` sets it."""
+    _warned.add("KVIKIO_NTHREADS")
 
 
 _lock = forkable_lock()

@@ -123,10 +123,7 @@ int run_program(const run_options& options) {
   // Otherwise, C++ programs that use KvikIO, such as cuDF, read without cuFile. AUTO does so only if the file system rejects O_DIRECT.
   ::setenv("KVIKIO_COMPAT_MODE", "AUTO", 0);
   // One thread, KvikIO's default, reads 27.5 GB/s from the page cache into an H100; four read 43. KvikIO fails if both variables are set.
-  if (std::getenv("KVIKIO_NTHREADS") == nullptr && std::getenv("KVIKIO_NUM_THREADS") == nullptr) {
-    ::setenv("KVIKIO_NTHREADS", "4", 1);
-    ::setenv("PENSTOCK_RUN_SET", "KVIKIO_NTHREADS", 1);  // so that penstock.kvikio, which needs no such setting, does not warn
-  }
+  if (std::getenv("KVIKIO_NUM_THREADS") == nullptr) ::setenv("KVIKIO_NTHREADS", "4", 0);
   if (!options.log.empty()) ::setenv("PENSTOCK_LOG", options.log.c_str(), 1);
   prepend_python_startup(*folder, std::getenv("PENSTOCK_LOG") != nullptr);
   return become(options.words);
