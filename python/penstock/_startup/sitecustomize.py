@@ -13,9 +13,11 @@ from _frozen_importlib_external import PathFinder
 _folder = os.path.dirname(os.path.abspath(__file__))
 
 
+_variables = {"safetensors": "PENSTOCK_SAFETENSORS", "kvikio": "PENSTOCK_KVIKIO"}
+
+
 class _Door:
-    variables = {"safetensors": "PENSTOCK_SAFETENSORS", "kvikio": "PENSTOCK_KVIKIO"}
-    names = [name for name in variables if os.environ.get(variables[name]) != "0"]
+    names = [name for name, variable in _variables.items() if os.environ.get(variable) != "0"]
 
     @staticmethod
     def find_spec(name, path=None, target=None):  # type: ignore[no-untyped-def]
