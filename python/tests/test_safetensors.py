@@ -344,7 +344,7 @@ def test_runs_make_the_part_wherever_it_is_widened(monkeypatch: pytest.MonkeyPat
     """With bounds so small that every kind of widening comes about."""
     from penstock._tensors import slices as _slices
 
-    for name, value in (("_short_bytes", 40), ("_many_runs", 3), ("_page_bytes", 30)):
+    for name, value in (("_short_bytes", 40), ("_many_runs", 3), ("_short_row_bytes", 30)):
         monkeypatch.setattr(_slices, name, value)
     numbers = random.Random(5)
     widened = 0
