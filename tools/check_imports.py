@@ -15,11 +15,12 @@ from typing import NamedTuple
 # Bottom to top, and what each floor may use besides itself and the native module. "penstock" is the package's own public names
 # (penstock.open and others): importing any module imports them first.
 FLOORS = {
+    "_startup": set(),  # runs before the package is imported, or without it
     "_core": set(),
     "kv": {"_core"},
     "pipe": {"_core"},
     "_tensors": {"_core", "pipe"},
-    "_patch": {"_core", "_tensors"},
+    "_patch": {"_startup", "_core", "_tensors"},
     "_cufile": {"_core", "penstock"},
     # For programs, one package for each audience.
     "gguf": {"_core", "_tensors"},
@@ -38,7 +39,6 @@ FLOORS = {
     "vllm_weights": {"_core", "weights"},
     # penstock.load() and penstock.save() choose the package for a file.
     "_files": {"_core", "_tensors", "gguf", "safetensors", "torch"},
-    "_startup": {"safetensors", "penstock"},
     "__main__": set(),
 }
 # Folders that are private to the package as a whole: every floor above may use their modules.
@@ -54,7 +54,7 @@ class Import(NamedTuple):
     file: Path
     line: int
     module: str  # the importing module, without "penstock."; "penstock" for the package's __init__
-    target: str  # the imported module, likewise
+    target: str  # the imported module, in the same form
     runs: bool  # False: for type checking only
 
 

@@ -152,6 +152,8 @@ def test_a_module_that_penstock_cannot_replace_stays_the_librarys(site: Path) ->
     (site / "kvikio" / "zarr.py").write_text("class GDSStore: pass\n")
     ended = run(site, "import sys; sys.modules['zarr'] = None; import kvikio.zarr; print(kvikio.zarr.GDSStore.__module__)")
     assert ended.stdout == "kvikio.zarr\n" and "kvikio.zarr was not replaced with Penstock" in ended.stderr
+    strict = run(site, "import sys, warnings; import kvikio; sys.modules['zarr'] = None; warnings.simplefilter('error'); import kvikio.zarr; print('imported')")
+    assert strict.stdout == "imported\n"
 
 
 def test_a_library_that_fails_to_import_fails_as_before(site: Path) -> None:

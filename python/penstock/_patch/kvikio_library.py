@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-import warnings
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from .._startup._penstock_door import find_and_follow, warn
 from .replacements import Explanation, Installed, Replacements, loaded_modules
 
 __all__ = ["explain", "install", "uninstall"]
@@ -96,36 +95,14 @@ class _LateModules:
         package, _, rest = name.partition(".")
         if package != "kvikio" or rest not in _MODULES:
             return None
-        found = (each.find_spec(name, path, target) for each in list(sys.meta_path) if each is not cls and hasattr(each, "find_spec"))
-        spec = next((each for each in found if each is not None), None)
-        if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
-            loader: Any = _LateLoader(spec.loader, rest)
-            spec.loader = loader
-        return spec
+        return find_and_follow(cls, name, path, target, lambda module: _replace_late(module, rest))
 
 
-class _LateLoader:
-    def __init__(self, loader: Loader, name: str) -> None:
-        self._loader = loader
-        self._name = name
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_loader":  # as copy asks, before there is a loader
-            raise AttributeError(name)
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        with _replacements.lock:
-            if not _replacements:
-                return
-            try:
-                _replace_in(self._name)
-            except Exception as problem:  # such as a zarr that Penstock does not support: the program keeps KvikIO's module
-                warnings.warn(f"{module.__name__} was not replaced with Penstock: {problem}", RuntimeWarning, stacklevel=2)
+def _replace_late(module: ModuleType, name: str) -> None:
+    with _replacements.lock:
+        if not _replacements:
+            return
+        try:
+            _replace_in(name)
+        except Exception as problem:  # such as a zarr that Penstock does not support: the program keeps KvikIO's module
+            warn(f"{module.__name__} was not replaced with Penstock: {problem}")

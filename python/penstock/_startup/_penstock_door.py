@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -13,30 +14,40 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
 from typing import Any
 
-__all__ = ["found", "report", "say"]
+__all__ = ["find_and_follow", "found", "report", "say", "warn"]
 
 _LIBRARIES = ("safetensors", "kvikio")
 
 
 def found(door: Any, name: str, path: Any, target: Any) -> ModuleSpec | None:
     """Returns the library's spec, or None if it is not installed. `door` is our finder. An error is the one that the program gets without Penstock."""
-    for finder in list(sys.meta_path):
-        spec = finder.find_spec(name, path, target) if finder is not door and hasattr(finder, "find_spec") else None
+
+    def install(_: ModuleType) -> None:
+        if name in door.names:  # once: from then on, the library's modules are looked up as usual
+            door.names.remove(name)
+        _install(name)
+
+    return find_and_follow(door, name, path, target, install)
+
+
+def find_and_follow(finder: Any, name: str, path: Any, target: Any, follow: Callable[[ModuleType], None]) -> ModuleSpec | None:
+    """Returns the spec that the finders other than `finder` find, or None. Once the module has been executed, `follow` is called with it."""
+    for each in list(sys.meta_path):
+        spec = each.find_spec(name, path, target) if each is not finder and hasattr(each, "find_spec") else None
         if spec is not None:
             if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                loader: Any = _Loader(spec.loader, name, door)
+                loader: Any = _Loader(spec.loader, follow)
                 spec.loader = loader
             return spec
     return None
 
 
 class _Loader:
-    """Loads the library with its own loader, and then installs Penstock."""
+    """Loads a module with its own loader, and then calls a function."""
 
-    def __init__(self, loader: Loader, name: str, door: Any) -> None:
+    def __init__(self, loader: Loader, follow: Callable[[ModuleType], None]) -> None:
         self._loader = loader
-        self._name = name
-        self._door = door
+        self._follow = follow
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_loader":  # as copy asks, before there is a loader
@@ -51,9 +62,7 @@ class _Loader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        if self._name in self._door.names:  # once: from then on, the library's modules are looked up as usual
-            self._door.names.remove(self._name)
-        _install(self._name)
+        self._follow(module)
 
 
 def _install(name: str) -> None:
@@ -63,13 +72,12 @@ def _install(name: str) -> None:
             _import_beside(name)
         import_module(f"penstock.{name}").install()
     except Exception as problem:
-        _warn(name, problem)
+        warn(f"the {name} library was not replaced with Penstock: {type(problem).__name__}: {problem}")
 
 
-def _warn(name: str, problem: Exception) -> None:
-    """Warns once, with the reason, that Penstock was not installed. Never raises, even if the program turns warnings into errors."""
+def warn(text: str) -> None:
+    """Issues a RuntimeWarning. Never raises, even if the program turns warnings into errors."""
     with contextlib.suppress(Exception):
-        text = f"the {name} library was not replaced with Penstock: {type(problem).__name__}: {problem}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 

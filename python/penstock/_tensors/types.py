@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["BITS", "NAMES", "WORDS"]
 
-# Bits per element, and the name in NumPy, ml_dtypes and PyTorch, none of which has 6-bit types.
+# Bits per element, and the type's name in NumPy, ml_dtypes and PyTorch. None of these has 6-bit types.
 _TYPES = {
     "BOOL": (8, "bool"),
     "F4": (4, "float4_e2m1fn_x2"),
