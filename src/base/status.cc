@@ -3,7 +3,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <new>
 
 #include "base/no_memory.hpp"
 
@@ -130,11 +129,11 @@ const std::array<status::record_pointer, errc_count>& status::spare_records() {
 status::status(errc code, std::string message, error_domain domain, int native) {
   if (code == errc::ok) return;
   const auto& spare = spare_records();  // created when the library is loaded, with no_memory()'s status
-  try {
-    record_ = std::make_shared<const record>(record{code, domain, native, std::move(message)});
-  } catch (const std::bad_alloc&) {
-    record_ = spare[static_cast<std::size_t>(code)];
-  }
+  record_ = or_without_memory(
+      [&] {
+        return std::make_shared<const record>(record{code, domain, native, std::move(message)});
+      },
+      [&] { return spare[static_cast<std::size_t>(code)]; });
 }
 
 status status::from_errno(int error_number, std::string message) {
@@ -146,13 +145,13 @@ status status::from_errno(int error_number, std::string message) {
 
 status status::with_context(std::string_view context) const {
   if (ok()) return {};
-  try {
-    std::string message(context);
-    message.append(": ").append(record_->message);
-    return {record_->code, std::move(message), record_->domain, record_->native};
-  } catch (const std::bad_alloc&) {
-    return *this;
-  }
+  return or_without_memory(
+      [&]() -> status {
+        std::string message(context);
+        message.append(": ").append(record_->message);
+        return {record_->code, std::move(message), record_->domain, record_->native};
+      },
+      [this] { return *this; });
 }
 
 const status& no_memory() noexcept {

@@ -5,9 +5,10 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <new>
 #include <system_error>
 #include <utility>
+
+#include "base/no_memory.hpp"
 
 namespace penstock::device {
 namespace {
@@ -169,15 +170,17 @@ void host_stream::perform(item& next) {
 }
 
 void host_stream::work_on(const std::function<status()>& work) {
-  std::shared_ptr<host_failure> failure;
-  try {
-    status ended = work();
-    if (ended.ok()) return;
-    failure = std::make_shared<host_failure>(std::move(ended));
-  } catch (const std::bad_alloc&) {
-    failure = no_memory_;
-    failure->reported.store(false);
-  }
+  using failed = std::shared_ptr<host_failure>;
+  failed failure = or_without_memory(
+      [&]() -> failed {
+        status ended = work();
+        return ended.ok() ? nullptr : std::make_shared<host_failure>(std::move(ended));
+      },
+      [this] {
+        no_memory_->reported.store(false);
+        return no_memory_;
+      });
+  if (failure == nullptr) return;
   if (for_event_ == nullptr) for_event_ = failure;
   const std::lock_guard guard(lock_);
   if (for_synchronize_ == nullptr || for_synchronize_->reported.load()) for_synchronize_ = std::move(failure);

@@ -1,7 +1,5 @@
 #include "path/data_path.hpp"
 
-#include <new>
-
 #include "base/no_memory.hpp"
 
 namespace penstock::path {
@@ -14,12 +12,11 @@ bool job::run() {
     }
   }
   owner->begins(*this);
-  try {
-    return path->run(*this);
-  } catch (const std::bad_alloc&) {  // the path has not called the owner yet
-    owner->finished(*this, moved, no_memory());
-    return true;
-  }
+  return or_without_memory([this] { return path->run(*this); },
+                           [this] {  // the path has not called the owner yet
+                             owner->finished(*this, moved, no_memory());
+                             return true;
+                           });
 }
 
 void end_queued(job_queues& queues) {

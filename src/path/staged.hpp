@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -79,11 +78,7 @@ class staged final : public data_path {
   // Runs one step of a job. A step that runs out of memory has not passed anything on yet, and ends the job.
   template <class Step>
   static void step(job& item, Step go) {
-    try {
-      go();
-    } catch (const std::bad_alloc&) {
-      finish(item, 0, no_memory());
-    }
+    or_without_memory(go, [&item] { finish(item, 0, no_memory()); });
   }
   // Called by a disk lane when all pieces of a job have completed.
   template <void (staged::*Next)(job&)>
