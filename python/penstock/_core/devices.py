@@ -26,7 +26,6 @@ __all__ = ["Place", "device_name", "is_cupy_device", "is_gpu", "is_torch_device"
 Place = Any
 
 _words_of_host = {"cpu": "host", "cpu:0": "host", "host": "host"}
-_numbered = re.compile(r"cuda:\d{1,9}", re.ASCII)
 
 
 def device_name(device: Place, argument: str = "device") -> str:
@@ -41,7 +40,7 @@ def device_name(device: Place, argument: str = "device") -> str:
     if isinstance(device, str):
         if device == "cuda":
             return f"cuda:{_current_gpu()}"
-        return f"cuda:{int(device[5:])}" if _numbered.fullmatch(device) else _words_of_host.get(device, device)
+        return f"cuda:{int(device[5:])}" if re.fullmatch(r"cuda:[0-9]{1,9}", device) else _words_of_host.get(device, device)
     number = device.id if is_cupy_device(device) else device
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise TypeError(f"{argument} must be a str, an int, a torch.device or a CuPy Device, not {type(device).__name__}")

@@ -24,13 +24,11 @@ __all__ = [
     "TimedOut",
 ]
 
-
+# These patterns are strings, which re compiles and caches on first use, so that importing the module costs nothing.
 # Terminal control characters, and surrogates: names of files and peers may come from untrusted parties, and messages are printed.
-_not_printable = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_not_printable = "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
 
-
-# SCHEME://USER:PASSWORD@HOST/PATH?QUERY. s3:// URLs have no user, and their keys may contain question marks. These patterns are strings, which re
-# compiles and caches on first use, so that importing the module costs nothing.
+# SCHEME://USER:PASSWORD@HOST/PATH?QUERY. s3:// URLs have no user, and their keys may contain question marks.
 _url = r"""(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<user>[^\s/?#"'<>@]*@)?(?P<place>[^\s?#"'<>]*)(?P<query>[?#][^\s"'<>]*?)?(?=[:,;)\]}.]*(?:[\s"'<>]|$))"""
 _plain_host = r"[\w.\-\[\]%]*|.*\]:\d*|[\w.\-]*:\d*"
 _credential = r"signature=|sig=|token=|credential=|password=|secret=|key="
@@ -81,7 +79,7 @@ class Error(OSError):
         bytes_done: int = 0,
     ) -> None:
         number = native if domain == "os" and native else None
-        message = _not_printable.sub("?", without_url_secrets(message))
+        message = re.sub(_not_printable, "?", without_url_secrets(message))
         super().__init__(number, message)
         self.errno = number
         self.strerror = message
