@@ -166,6 +166,33 @@ TEST(cp, folders_are_copied_with_what_is_in_them_and_links_stay_links) {
   for (const char* each : {"/tree/a", "/to/a", "/to/tree/a"}) fs::permissions(directory.path() + each, fs::perms(0755));
 }
 
+TEST(cp, many_small_files_are_copied_at_once_and_each_is_whole) {
+  const scratch_directory directory;
+  const std::string from = directory.path() + "/from", to = directory.path() + "/to";
+  constexpr int count = 200;
+  const auto name = [](int i) { return "/" + std::to_string(i % 7) + "/" + std::to_string(i); };
+  const auto text = [](int i) { return std::string(static_cast<std::size_t>(i * i), static_cast<char>('a' + i % 26)); };
+  for (int i = 0; i < count; ++i) {
+    fs::create_directories(from + "/" + std::to_string(i % 7));
+    text_to(from + name(i), text(i));
+  }
+  fs::create_directories(to + "/3");
+  text_to(to + name(3), "old");  // replaced
+  text_to(directory.path() + "/elsewhere", "old");
+  fs::create_symlink(directory.path() + "/elsewhere", to + name(10));  // written through, as cp does
+  fs::create_directories(to + name(17));                               // a folder: an error, which stops nothing
+  const ended_program ended = cp({"-rv", from + "/.", to});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_NE(ended.err.find(to + name(17)), std::string::npos) << ended.err;
+  for (int i = 0; i < count; ++i) {
+    if (i == 17) continue;
+    EXPECT_EQ(text_in(to + name(i)), text(i)) << i;
+    EXPECT_NE(ended.out.find(name(i) + " -> "), std::string::npos) << ended.out;
+  }
+  EXPECT_EQ(text_in(directory.path() + "/elsewhere"), text(10));
+  EXPECT_NE(ended.out.find("199 files"), std::string::npos) << ended.out;
+}
+
 TEST(cp, a_folder_is_not_copied_into_itself) {
   const scratch_directory directory;
   const std::string root = make_tree(directory);

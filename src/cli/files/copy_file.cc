@@ -26,9 +26,9 @@ namespace penstock::cli {
 namespace {
 
 constexpr std::uint64_t copy_piece = std::uint64_t{4} << 20;
-constexpr std::size_t copy_slots = 8;             // half of them read ahead
-constexpr std::size_t most_slots = 24;            // for servers, whose latency is high
-constexpr std::uint64_t small_file = copy_piece;  // for smaller files, threads cost more than they gain
+constexpr std::size_t copy_slots = 8;   // half of them read ahead
+constexpr std::size_t most_slots = 24;  // for servers, whose latency is high
+static_assert(small_file <= copy_piece);
 
 // Returns the number of slots for reads from a server: the number of pieces that fit into a share of the memory still available to this
 // process or its container.

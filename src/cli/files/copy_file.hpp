@@ -1,4 +1,4 @@
-// Copies single files. A copy appears under its name only once it is complete. One thread.
+// Copies single files. A copy appears under its name only once it is complete.
 #pragma once
 
 #include <sys/stat.h>
@@ -27,8 +27,10 @@ struct copied_file {
   status not_preserved{};  // the error of preserve_facts(); the copy exists nevertheless
 };
 
-// Copies a file. Leaves `to` unchanged on failure. Errors: os errors; not_a_file if either side is not a regular file; invalid_argument if
-// both are the same file; internal if the data read back differs; cancelled.
+// Copies a file. Leaves `to` unchanged on failure. Several threads may copy files smaller than small_file at once, each of which is kept in
+// memory as a whole: the engine's threads would cost more than they gain. Errors: os errors; not_a_file if either side is not a regular
+// file; invalid_argument if both are the same file; internal if the data read back differs; cancelled.
+inline constexpr std::uint64_t small_file = std::uint64_t{4} << 20;
 result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how);
 
 // The same for an object on a server. from: may contain the size. Several threads may copy objects smaller than small_object at once.

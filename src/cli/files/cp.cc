@@ -9,11 +9,13 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 
 #include "base/refused_call.hpp"
 #include "bench/meter.hpp"
+#include "cli/common/at_once.hpp"
 #include "cli/common/command.hpp"
 #include "cli/common/interrupt.hpp"
 #include "cli/common/json.hpp"
@@ -44,13 +46,12 @@ struct cp_totals {
   std::vector<status> errors;
 };
 
-// Returns the last component of a path without slashes: "b" for a/b/. Paths such as ".." have none. For a URL, returns the text after the
-// last slash, with its escapes.
+// Returns the last component of a path without slashes: "b" for a/b/, "" for "/". For a URL, returns the text after the last slash, with
+// its escapes.
 std::string last_name(const std::string& path) {
   if (is_url(path)) return fs::path(shown_name(path)).filename().string();
-  std::string name = path.substr(0, path.find_last_not_of('/') + 1);
-  name = name.substr(name.rfind('/') + 1);
-  return name == "." || name == ".." ? fs::weakly_canonical(path).filename().string() : name;
+  const std::string name = path.substr(0, path.find_last_not_of('/') + 1);
+  return name.substr(name.rfind('/') + 1);
 }
 
 // Returns the offset of the relative key in the URLs of a listing, which begin with s3:// or gs://.
@@ -86,20 +87,36 @@ class copier {
     if (lies_in(from, to))
       return failed({errc::invalid_argument, fmt::format("{} is inside {}: a folder cannot be copied into itself", to, from)});
     copy_folder(from, to, info);
+    copy_new_files();
+    for (const folder_to_finish& each : folders_) finish_folder(each);
+    folders_.clear();
     sync_folder_of(to);
   }
-  // Copies under the same name into a folder.
+  // Copies under the same name into a folder. If the name is "." or "..", copies the contents, as cp does.
   void copy_into(const std::string& from, const std::string& folder) {
     const bool below_it = is_url(from) && how_.recursive && from.ends_with('/');
     const std::string name = last_name(below_it ? from.substr(0, from.size() - 1) : from);
-    if (is_url(from) && (name.empty() || name == "." || name == ".."))
+    const bool is_dots = name == "." || name == "..";
+    if (is_url(from) && (name.empty() || is_dots))
       return failed(
           {errc::invalid_argument, fmt::format("{} does not end with a name: add the name of the file to write", shown_name(from))});
+    if (is_dots) return copy_named(from, folder);
     copy_named(from, is_url(folder) ? folder + name : (fs::path(folder) / name).string());
   }
   [[nodiscard]] const cp_totals& totals() const { return totals_; }
 
  private:
+  struct new_file {
+    std::string from, to;
+  };
+  struct folder_to_finish {
+    std::string path;
+    struct stat like;  // the folder it was copied from
+    bool is_new;
+  };
+
+  static bool is_there_already(const status& error) { return error.domain() == error_domain::os && error.native() == EEXIST; }
+
   void failed(const status& error) {
     if (error.code() == errc::cancelled && interrupted()) return;
     totals_.errors.push_back(error);
@@ -160,7 +177,7 @@ class copier {
     if (!objects_.insert(to).second)
       return failed({errc::invalid_argument, fmt::format("{} would replace {}, which was just written", shown_name(from), to)});
     const auto copied = copy_to_object(owner_, from, to, how_);
-    if (!copied && how_.keep_existing && copied.error().domain() == error_domain::os && copied.error().native() == EEXIST) {
+    if (!copied && how_.keep_existing && is_there_already(copied.error())) {
       ++totals_.kept;
       return;
     }
@@ -258,8 +275,9 @@ class copier {
     return status::from_errno(number, fmt::format("create folder {}", to));
   }
 
-  void finish_folder(const std::string& to, const struct stat& like, bool is_new) {
-    if (!how_.preserve && !is_new && !how_.to_disk) return;
+  void finish_folder(const folder_to_finish& folder) {
+    const auto& [to, like, is_new] = folder;
+    if ((!how_.preserve && !is_new && !how_.to_disk) || interrupted()) return;
     const owned_fd fd(::open(to.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd.get() < 0) return failed(status::from_errno(errno, fmt::format("open {}", to)));
     if (how_.preserve) {
@@ -302,7 +320,34 @@ class copier {
       if (interrupted()) return;
       copy_entry(from + "/" + name, to + "/" + name);
     }
-    finish_folder(to, info, is_new);
+    folders_.push_back({to, info, is_new});
+  }
+
+  // Copies a file that does not exist at its target yet. Such files are copied at once, because small files keep a disk busy only together.
+  void copy_later(const std::string& from, const std::string& to) {
+    constexpr std::size_t most_later = 10000;
+    new_files_.push_back({from, to});
+    if (new_files_.size() == most_later) copy_new_files();
+  }
+  void copy_new_files() {
+    constexpr std::size_t most_at_once = 16;
+    auto how = how_;
+    how.keep_existing = true;
+    std::mutex lock;
+    std::vector<const new_file*> exist;
+    run_at_once(new_files_.size(), steps_at_once(small_file, most_at_once), [&](std::size_t i) {
+      const auto& [from, to] = new_files_[i];
+      const auto copied = copy_file(owner_, from, to, how);
+      const std::lock_guard guard(lock);
+      if (!copied && is_there_already(copied.error())) {
+        exist.push_back(&new_files_[i]);
+      } else {
+        note_copied(from, to, copied);
+      }
+    });
+    // Files that appeared in the meantime. This command may have copied them from another name, if the file system ignores case.
+    for (const new_file* each : exist) copy_one_file(each->from, each->to);
+    new_files_.clear();
   }
 
   void copy_entry(const std::string& from, const std::string& to) {
@@ -310,6 +355,9 @@ class copier {
     if (::lstat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, from));
     if (S_ISDIR(info.st_mode)) return copy_folder(from, to, info);
     if (S_ISLNK(info.st_mode)) return copy_link(from, to);
+    const bool is_small = static_cast<std::uint64_t>(info.st_size) < small_file && wanted_.bytes_per_second == 0;
+    if (struct stat there{}; S_ISREG(info.st_mode) && is_small && ::lstat(to.c_str(), &there) != 0 && errno == ENOENT)
+      return copy_later(from, to);
     if (S_ISREG(info.st_mode)) return copy_one_file(from, to);
     failed({errc::not_a_file, fmt::format("{} was not copied: it is not a file, a folder or a link", from)});
   }
@@ -322,6 +370,8 @@ class copier {
   std::set<std::pair<dev_t, ino_t>> made_;  // files and links
   std::set<std::string> targets_;           // paths that objects are copied to
   std::set<std::string> objects_;           // URLs of objects that this command wrote
+  std::vector<new_file> new_files_;
+  std::vector<folder_to_finish> folders_;  // inner ones first
 };
 
 void print_totals(const cp_options& wanted, const cp_totals& totals, double seconds) {
