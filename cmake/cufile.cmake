@@ -2,7 +2,7 @@
 # Both lie in a folder of their own, in the build tree and installed, so that nothing finds them by accident.
 
 file(GLOB cufile_sources CONFIGURE_DEPENDS src/cufile/*.cc)
-list(FILTER cufile_sources EXCLUDE REGEX "/(audit|device_node)\\.cc$")
+list(FILTER cufile_sources EXCLUDE REGEX "/(audit|device_node|direct_io)\\.cc$")
 
 set(cufile_output_dir ${PROJECT_BINARY_DIR}/cufile)
 
@@ -52,9 +52,9 @@ set_target_properties(
              INSTALL_RPATH "$ORIGIN;$ORIGIN/.."
              EXPORT_NAME cufile)
 
-# Both run in programs of others: the C library and nothing else, and no sanitizer. audit: inside the dynamic linker, before the program's own
-# libraries. device_node: preloaded by `penstock run --nvidia-fs-node`.
-foreach(module audit device_node)
+# These run in programs of others: the C library and nothing else, and no sanitizer. audit: inside the dynamic linker, before the program's own
+# libraries. direct_io, and device_node with --nvidia-fs-node: preloaded by `penstock run`.
+foreach(module audit device_node direct_io)
   add_library(penstock_${module} MODULE src/cufile/${module}.cc)
   target_compile_options(
     penstock_${module}
@@ -72,7 +72,7 @@ endforeach()
 
 if(PENSTOCK_INSTALL)
   install(TARGETS penstock_cufile EXPORT penstock_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/penstock COMPONENT library)
-  install(TARGETS penstock_audit penstock_device_node LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/penstock COMPONENT library)
+  install(TARGETS penstock_audit penstock_device_node penstock_direct_io LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/penstock COMPONENT library)
   install(FILES include/cufile/cufile.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/penstock/cufile COMPONENT development)
 
   # As penstock.pc, found from where it lies.

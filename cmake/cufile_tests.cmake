@@ -20,7 +20,7 @@ add_test(NAME tools.cufile_run_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOUR
 set_tests_properties(tools.cufile_run_test PROPERTIES LABELS tools TIMEOUT 180 SKIP_RETURN_CODE 77)
 
 if(TARGET penstock_cli_tests)
-  add_dependencies(penstock_cli_tests penstock_cufile penstock_audit penstock_device_node)
+  add_dependencies(penstock_cli_tests penstock_cufile penstock_audit penstock_device_node penstock_direct_io)
 endif()
 
 # --- how a client ends: a program of its own, since it exits, forks and unloads

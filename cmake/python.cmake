@@ -4,7 +4,7 @@
 # With the code of libcufile.so.0, which penstock.cufile stands on; but for what speaks at the end of a program that has loaded that library
 # and not used it. (A prebuilt one brings no objects of theirs.)
 file(GLOB native_sources CONFIGURE_DEPENDS python/native/*.cc src/cufile/*.cc)
-list(FILTER native_sources EXCLUDE REGEX "/cufile/(audit|device_node|summary)\\.cc$")
+list(FILTER native_sources EXCLUDE REGEX "/cufile/(audit|device_node|direct_io|summary)\\.cc$")
 list(APPEND native_sources src/base/output.cc)  # libpenstock exports none of it
 
 # STABLE_ABI: one binary for Python 3.12 and newer; with 3.10 and 3.11 it is that version's own. NOMINSIZE: a call must cost little.
@@ -41,7 +41,9 @@ if(TARGET penstock_cufile)
     RENAME $<TARGET_SONAME_FILE_NAME:penstock_cufile>
     DESTINATION lib/penstock
     COMPONENT python EXCLUDE_FROM_ALL)
-  install(PROGRAMS $<TARGET_FILE:penstock_audit> $<TARGET_FILE:penstock_device_node> DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
+  foreach(module audit device_node direct_io)
+    install(PROGRAMS $<TARGET_FILE:penstock_${module}> DESTINATION lib/penstock COMPONENT python EXCLUDE_FROM_ALL)
+  endforeach()
 endif()
 if(TARGET penstock_cli)
   install(PROGRAMS $<TARGET_FILE:penstock_cli> DESTINATION bin COMPONENT python EXCLUDE_FROM_ALL)
@@ -60,7 +62,7 @@ install(
 # All that the wheel holds.
 add_custom_target(penstock_python DEPENDS penstock_native)
 if(NOT PENSTOCK_PREBUILT)
-  foreach(part penstock_cli penstock_cufile penstock_audit penstock_device_node)
+  foreach(part penstock_cli penstock_cufile penstock_audit penstock_device_node penstock_direct_io)
     if(TARGET ${part})
       add_dependencies(penstock_python ${part})
     endif()

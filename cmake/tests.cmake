@@ -362,7 +362,7 @@ if(PENSTOCK_SANITIZE STREQUAL "none")
       NAME abi.what_goes_into_a_wheel_links_with_glibc_2_28
       COMMAND
         ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/packaging/manylinux/glibc_stubs.py $<TARGET_FILE:penstock> $<TARGET_FILE:penstock_cli>
-        $<TARGET_FILE:penstock_cufile> $<TARGET_FILE:penstock_audit> $<TARGET_FILE:penstock_device_node>)
+        $<TARGET_FILE:penstock_cufile> $<TARGET_FILE:penstock_audit> $<TARGET_FILE:penstock_device_node> $<TARGET_FILE:penstock_direct_io>)
     set_tests_properties(abi.what_goes_into_a_wheel_links_with_glibc_2_28 PROPERTIES LABELS abi TIMEOUT 60 SKIP_RETURN_CODE 77)
   endif()
   if(PENSTOCK_INSTALL AND PENSTOCK_PKG_CONFIG AND TARGET penstock_cli)

@@ -16,6 +16,7 @@ This module opens the driver of penstock.cufile, and so reads the same settings 
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
 from collections.abc import Callable
@@ -168,12 +169,14 @@ class GdsFile(Closable):
 
     def _open(self) -> int:
         try:
-            return self._open_file(self.flags | os.O_DIRECT)
+            descriptor = self._open_file(self.flags | os.O_DIRECT)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-        # The kernel rejects O_DIRECT only after it has created the file, so a second exclusive creation would fail.
-        descriptor = self._open_file(self.flags & ~os.O_EXCL)
+            # The kernel rejects O_DIRECT only after it has created the file, so a second exclusive creation would fail.
+            descriptor = self._open_file(self.flags & ~os.O_EXCL)
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:  # `penstock run` drops it as well
+            return descriptor
         self.fallback_reason = f"the file system of {os.fspath(self.filename)} does not support direct I/O"
         global _fallbacks
         with _lock:

@@ -15,7 +15,9 @@ namespace {
 const std::filesystem::path build_folder = std::filesystem::path(PENSTOCK_CLI_PATH).parent_path();
 const std::string library = build_folder / "cufile" / "libcufile.so.0";
 const std::string node = build_folder / "cufile" / "libpenstock_device_node.so";
+const std::string direct_io = build_folder / "cufile" / "libpenstock_direct_io.so";
 const std::string audit = build_folder / "cufile" / "libpenstock_audit.so";
+const std::string preloaded = library + ":" + direct_io;
 
 ended_program run_shell(const std::string& script, std::vector<std::string> options = {}) {
   std::vector<std::string> words{"run"};
@@ -69,9 +71,9 @@ TEST_F(run_program, finds_our_libraries_in_its_environment) {
   const scoped_variable path("LD_LIBRARY_PATH", "");
   const std::string print = "echo $LD_PRELOAD,$LD_AUDIT,$LD_LIBRARY_PATH,$PENSTOCK_LOG";
   const std::string folder = build_folder / "cufile";
-  EXPECT_EQ(run_shell(print).out, library + "," + audit + "," + folder + ",\n");
-  EXPECT_EQ(run_shell(print, {"--no-audit"}).out, library + ",," + folder + ",\n");
-  EXPECT_EQ(run_shell(print, {"--log", "summary"}).out, library + "," + audit + "," + folder + ",summary\n");
+  EXPECT_EQ(run_shell(print).out, preloaded + "," + audit + "," + folder + ",\n");
+  EXPECT_EQ(run_shell(print, {"--no-audit"}).out, preloaded + ",," + folder + ",\n");
+  EXPECT_EQ(run_shell(print, {"--log", "summary"}).out, preloaded + "," + audit + "," + folder + ",summary\n");
 }
 
 TEST_F(run_program, may_be_told_that_nvidia_fs_is_there) {
@@ -84,14 +86,81 @@ TEST_F(run_program, may_be_told_that_nvidia_fs_is_there) {
   const std::string python =
       "python3 -c \"import os; print([(os.path.exists(i), os.access(i, os.R_OK)) for i in ('/dev/nvidia-fs0', '/none', '/')])\"";
   EXPECT_EQ(run_shell(python, {"--nvidia-fs-node"}).out, "[(True, True), (False, False), (True, True)]\n");
-  EXPECT_EQ(run_shell("echo $LD_PRELOAD", {"--nvidia-fs-node"}).out, library + ":" + node + "\n");
+  EXPECT_EQ(run_shell("echo $LD_PRELOAD", {"--nvidia-fs-node"}).out, library + ":" + node + ":" + direct_io + "\n");
+}
+
+// procfs rejects O_DIRECT. Prints one line per call: its descriptor's O_DIRECT flag and first bytes, or its errno.
+constexpr auto open_procfs = R"(
+import ctypes, errno, fcntl, os
+library = ctypes.CDLL(None, use_errno=True)
+def show(call, *arguments):
+    ctypes.set_errno(0)
+    fd = getattr(library, call)(*arguments)
+    flags = fd if fd < 0 else fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT
+    print(call, errno.errorcode[ctypes.get_errno()] if fd < 0 else (flags, os.read(fd, 5)))
+direct = os.O_RDONLY | os.O_DIRECT
+for call in ("open", "open64", "__open", "__open64", "__open_2", "__open64_2"):
+    show(call, b"/proc/version", direct)
+folder = os.open("/proc", os.O_RDONLY)
+for call in ("openat", "openat64", "__openat_2", "__openat64_2"):
+    show(call, folder, b"version", direct)
+for path in (b"/proc/none", b"/proc", b"/proc/self/fd/%d" % os.open("/proc/version", os.O_RDONLY)):
+    show("open", path, direct)
+show("open", b"/proc/version", direct | os.O_DIRECTORY)
+show("open", None, direct)
+for call in ("fcntl", "fcntl64", "__fcntl"):
+    fd = os.open("/proc/version", os.O_RDONLY)
+    result = getattr(library, call)(fd, fcntl.F_SETFL, os.O_DIRECT | os.O_NONBLOCK)
+    print(call, result, fcntl.fcntl(fd, fcntl.F_GETFL) & (os.O_DIRECT | os.O_NONBLOCK) == os.O_NONBLOCK)
+print("fcntl", library.fcntl(folder, fcntl.F_SETFL, os.O_DIRECT), errno.errorcode[ctypes.get_errno()])
+)";
+
+TEST_F(run_program, opens_a_file_without_o_direct_if_the_file_system_rejects_it) {
+  if (is_foreign()) GTEST_SKIP() << "programs of this system are for another processor than the library";
+  const std::string opened = " (0, b'Linux')\n";
+  std::string expected;
+  for (const char* call :
+       {"open", "open64", "__open", "__open64", "__open_2", "__open64_2", "openat", "openat64", "__openat_2", "__openat64_2"})
+    expected += call + opened;
+  expected += "open ENOENT\nopen EINVAL\nopen EINVAL\nopen ENOTDIR\nopen EFAULT\n";
+  expected += "fcntl 0 True\nfcntl64 0 True\n__fcntl 0 True\nfcntl -1 EINVAL\n";
+  const ended_program quiet = run({"run", "--", "python3", "-c", open_procfs});
+  EXPECT_EQ(quiet.out, expected) << quiet.err;
+  EXPECT_EQ(quiet.err, "");
+  const ended_program logged = run({"run", "--log", "summary", "--", "dd", "if=/proc/version", "iflag=direct", "bs=4096", "count=1"});
+  EXPECT_EQ(logged.out.substr(0, 5), "Linux");
+  EXPECT_NE(logged.err.find("penstock: /proc/version: opened without O_DIRECT"), std::string::npos) << logged.err;
+}
+
+// ramfs rejects O_DIRECT too, but only after it has created the file.
+TEST_F(run_program, creates_a_file_without_o_direct_if_the_file_system_rejects_it) {
+  if (is_foreign()) GTEST_SKIP() << "programs of this system are for another processor than the library";
+  const scratch_directory directory;
+  const std::string mount = "mount -t ramfs none " + directory.path() + " && cd " + directory.path() + " && ";
+  const auto in_ramfs = [&](const std::string& script) { return run_shell("exec unshare -rm sh -c '" + mount + script + "'"); };
+  if (in_ramfs("true").exit_code != 0) GTEST_SKIP() << "ramfs cannot be mounted in a user namespace";
+  const ended_program ended = in_ramfs(R"(exec python3 -c "
+import errno, os
+new, direct = os.O_RDWR | os.O_CREAT, os.O_DIRECT
+os.mkfifo(\"fifo\")
+for path, flags in ((\"a\", new), (\"a\", new | os.O_EXCL), (\"b\", new | os.O_EXCL), (\"fifo\", new), (\".\", os.O_RDWR | os.O_TMPFILE)):
+    try:
+        fd = os.open(path, flags | direct, 0o640)
+        print(path, oct(os.fstat(fd).st_mode & 0o777), os.write(fd, b\"12345\"))
+    except OSError as error:
+        print(path, errno.errorcode[error.errno])
+os.open(\"a\", os.O_WRONLY | os.O_TRUNC | direct)
+print(os.stat(\"a\").st_size)
+")");
+  const auto* fifo = "fifo EINVAL\n";
+  EXPECT_EQ(ended.out, std::string("a 0o640 5\na EEXIST\nb 0o640 5\n") + fifo + ". 0o640 5\n0\n") << ended.err;
 }
 
 TEST_F(run_program, keeps_what_its_environment_held) {
   const scoped_variable preload("LD_PRELOAD", "libm.so.6");
   const scoped_variable path("LD_LIBRARY_PATH", "/nowhere:/else");
   EXPECT_EQ(run_shell("echo $LD_PRELOAD,$LD_LIBRARY_PATH", {"--no-audit"}).out,
-            library + ":libm.so.6," + (build_folder / "cufile").string() + ":/nowhere:/else\n");
+            preloaded + ":libm.so.6," + (build_folder / "cufile").string() + ":/nowhere:/else\n");
 }
 
 TEST_F(run_program, lets_kvikio_use_cufile_unless_the_user_decides) {
@@ -117,7 +186,7 @@ TEST_F(run_program, tells_kvikio_that_udev_is_not_needed) {
 
 TEST_F(run_program, within_another_run_names_each_library_once) {
   const ended_program ended = run({"run", "--", PENSTOCK_CLI_PATH, "run", "--", "sh", "-c", "echo $LD_PRELOAD,$LD_AUDIT"});
-  EXPECT_EQ(ended.out, library + "," + audit + "\n") << ended.err;
+  EXPECT_EQ(ended.out, preloaded + "," + audit + "\n") << ended.err;
 }
 
 // A library that is called safetensors, as far as its import goes.

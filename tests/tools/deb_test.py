@@ -63,7 +63,7 @@ class Packages(unittest.TestCase):
             "penstock": ["/bin/penstock", "/man/man1/penstock.1.gz", "/bash-completion/completions/penstock", "/zsh/vendor-completions/_penstock",
                          "/fish/vendor_completions.d/penstock.fish", "/share/penstock/_startup/sitecustomize.py"],
             "libpenstock0": ["/libpenstock.so.0", f"/libpenstock.so.{version}", "/penstock/libcufile.so.0", "/penstock/libpenstock_audit.so",
-                             "/penstock/libpenstock_device_node.so"],
+                             "/penstock/libpenstock_device_node.so", "/penstock/libpenstock_direct_io.so"],
             "libpenstock-dev": ["/libpenstock.so", "/include/penstock/penstock.hpp", "/include/penstock/cufile/cufile.h", "/cmake/penstock/penstockConfig.cmake",
                                 "/pkgconfig/penstock.pc", "/pkgconfig/penstock-cufile.pc"],
         }  # fmt: skip

@@ -27,6 +27,7 @@ constexpr int exit_not_executable = 126;
 constexpr int exit_not_found = 127;
 
 constexpr auto node_name = "libpenstock_device_node.so";
+constexpr auto direct_io_name = "libpenstock_direct_io.so";
 
 struct run_options {
   bool no_audit = false;
@@ -54,12 +55,13 @@ std::optional<std::string> find_libraries(bool no_audit) {
   return std::nullopt;
 }
 
-// Prepends an entry to the list in an environment variable, at most once even if `penstock run` runs `penstock run`.
+// Moves or adds an entry to the front of the list in an environment variable. A `penstock run` within another one adds nothing.
 void prepend(const char* variable, const std::string& entry) {
   const char* present = std::getenv(variable);
-  const std::string_view list = present != nullptr ? present : "";
-  if (list == entry || list.substr(0, entry.size() + 1) == entry + ":") return;
-  ::setenv(variable, (list.empty() ? entry : fmt::format("{}:{}", entry, list)).c_str(), 1);
+  std::string list = fmt::format(":{}:", present != nullptr ? present : "");
+  if (const auto at = list.find(fmt::format(":{}:", entry)); at != std::string::npos) list.erase(at, entry.size() + 1);
+  list = list.size() > 2 ? list.substr(0, list.size() - 1) : "";
+  ::setenv(variable, (entry + list).c_str(), 1);
 }
 
 // Adds the folder that makes every Python interpreter of the program import Penstock's replacements for safetensors and KvikIO. The folder
@@ -109,9 +111,10 @@ int run_program(const run_options& options) {
     return refuse(exit_not_started, "'{}' contains a space, colon or semicolon, which LD_PRELOAD does not support: move Penstock elsewhere",
                   *folder);
   }
+  const auto exists = [&](const char* name) { return ::access(fmt::format("{}/{}", *folder, name).c_str(), R_OK) == 0; };
+  if (exists(direct_io_name)) prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, direct_io_name));
   if (options.nvidia_fs_node) {
-    if (std::error_code ignored; !std::filesystem::exists(std::filesystem::path(*folder) / node_name, ignored))
-      return refuse(exit_not_started, "{}/{} not found", *folder, node_name);
+    if (!exists(node_name)) return refuse(exit_not_started, "{}/{} not found", *folder, node_name);
     prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, node_name));
   }
   prepend("LD_PRELOAD", fmt::format("{}/{}", *folder, library_name));
