@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <ranges>
 
 #include "core/engine_core.hpp"
-#include "kv/value_checksum.hpp"
+#include "kv/checksum.hpp"
 
 namespace penstock::kv {
 
@@ -15,6 +16,9 @@ namespace {
 
 // For a value that is repeatedly replaced while it is being read. After this many attempts, it is treated as absent.
 constexpr unsigned most_fetch_rounds = 8;
+
+// request_ended() runs on threads that read, so it computes only checksums of values up to this length: a few milliseconds each.
+constexpr std::uint64_t most_checked_bytes = std::uint64_t{32} << 20;
 
 }  // namespace
 
@@ -30,6 +34,8 @@ fetch::fetch(const engine& with, volume& from, std::span<const item> items, bool
 
 bool fetch::begin() {
   requests_.clear();
+  reading_of_.clear();
+  bytes_of_.clear();
   const status followed = from_.follow();
   const auto looked_for = std::exchange(wanted_, {});
   for (const std::size_t index : looked_for | std::views::reverse) {  // so that the first key becomes the most recently used
@@ -47,17 +53,40 @@ bool fetch::begin() {
 void fetch::ask_in_file_order() {
   const auto offset_of = [](const reading& each) { return each.entry->facts().offset; };
   if (!std::ranges::is_sorted(readings_, {}, offset_of)) std::ranges::sort(readings_, {}, offset_of);
-  for (reading& each : readings_) {
-    const key_part& part = parts_[each.index];
-    each.first_request = requests_.size();
-    if (each.entry->facts().length != part.length) continue;  // look_at() reports it
-    auto offset = static_cast<std::int64_t>(each.entry->facts().offset);
-    for (const memory_piece& piece : part.pieces) {
-      requests_.push_back({&from_.data(), piece.memory, piece.length, offset});
-      offset += static_cast<std::int64_t>(piece.length);
-    }
-    each.requests = requests_.size() - each.first_request;
+  for (reading& each : readings_) ask(each);
+}
+
+void fetch::ask(reading& read) {
+  const key_part& part = parts_[read.index];
+  const value_facts& facts = read.entry->facts();
+  read.first_request = requests_.size();
+  if (facts.length != part.length) return;  // look_at() reports it
+  auto offset = static_cast<std::int64_t>(facts.offset);
+  for (const memory_piece& piece : part.pieces) {
+    const auto bytes = checksums_ && facts.checksum ? engine_.cpu_address(piece.memory, piece.length) : result<void*>(nullptr);
+    requests_.push_back({&from_.data(), piece.memory, piece.length, offset});
+    reading_of_.push_back(&read);
+    bytes_of_.push_back(bytes ? static_cast<const std::byte*>(*bytes) : nullptr);
+    offset += static_cast<std::int64_t>(piece.length);
   }
+  read.requests = requests_.size() - read.first_request;
+  read.unfinished = read.requests;
+}
+
+void fetch::request_ended(std::size_t request) noexcept {
+  reading& read = *reading_of_[request];
+  if (std::atomic_ref(read.unfinished).fetch_sub(1) > 1) return;
+  if (parts_[read.index].length <= most_checked_bytes) read.checksum = checksum_of(read);
+}
+
+// Returns nothing if the value has no checksum, or if the CPU cannot read all of its memory.
+std::optional<std::uint64_t> fetch::checksum_of(const reading& read) const noexcept {
+  checksum sum;
+  for (std::size_t i = read.first_request; i < read.first_request + read.requests; ++i) {
+    if (bytes_of_[i] == nullptr) return std::nullopt;
+    sum.add({bytes_of_[i], requests_[i].length});
+  }
+  return sum.value();
 }
 
 void fetch::find(std::size_t index) {
@@ -67,7 +96,7 @@ void fetch::find(std::size_t index) {
     results_[index] = failed_with(wrong, part.key);
     return;
   }
-  readings_.push_back({index, nullptr, 0, 0});  // first, so that readings_ always contains every read that has started
+  readings_.push_back({.index = index});  // first, so that readings_ always contains every read that has started
   auto* const entry = rounds_ < most_fetch_rounds ? from_.begin_read(part.key) : nullptr;
   if (entry == nullptr) return readings_.pop_back();
   readings_.back().entry = entry;
@@ -109,13 +138,11 @@ key_result fetch::look_at(const reading& read, std::span<const io_result> outcom
     if (outcomes[i].bytes_done == requests_[i].length) continue;
     return failed_with({errc::io, fmt::format("the value extends past the end of {}", from_.data().path())}, part.key);
   }
-  if (checksums_ && facts.checksum) {
-    const auto sum = checksum_of(engine_, part.pieces);
-    if (sum && *sum != *facts.checksum) {
-      from_.drop_damaged(part.key, facts.sequence);
-      return failed_with({errc::io, fmt::format("the value in {} does not match its checksum and was dropped", from_.data().path())},
-                         part.key);
-    }
+  const auto sum = read.checksum ? read.checksum : checksum_of(read);
+  if (facts.checksum && sum && *sum != *facts.checksum) {
+    from_.drop_damaged(part.key, facts.sequence);
+    return failed_with({errc::io, fmt::format("the value in {} does not match its checksum and was dropped", from_.data().path())},
+                       part.key);
   }
   return {outcome::done, facts.length, {}};
 }

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,6 +29,9 @@ class fetch {
   bool begin();
   // Returns the reads to submit after begin(), as one batch.
   [[nodiscard]] std::span<const io_request> requests() const noexcept { return requests_; }
+  // Call once per request when it has completed, before finish(); from any thread, and from several at once. The last request of a value
+  // computes the value's checksum here, while the bytes are still in this core's cache and other values are being read.
+  void request_ended(std::size_t request) noexcept;
   // outcomes: one per request.
   void finish(std::span<const io_result> outcomes);
   void fail_all(const status& why);
@@ -34,12 +39,16 @@ class fetch {
  private:
   struct reading {
     std::size_t index;  // of the key
-    catalogue::entry* entry;
-    std::size_t first_request;
-    std::size_t requests;
+    catalogue::entry* entry = nullptr;
+    std::size_t first_request = 0;
+    std::size_t requests = 0;
+    std::size_t unfinished = 0;               // requests in flight; accessed atomically
+    std::optional<std::uint64_t> checksum{};  // of the bytes that were read; absent if they are not checked, or only by finish()
   };
   void find(std::size_t index);
   void ask_in_file_order();
+  void ask(reading& read);
+  [[nodiscard]] std::optional<std::uint64_t> checksum_of(const reading& read) const noexcept;
   [[nodiscard]] key_result look_at(const reading& read, std::span<const io_result> outcomes) const;
   [[nodiscard]] bool is_gone(const reading& read) const;
   void let_go() noexcept;
@@ -52,6 +61,9 @@ class fetch {
   std::vector<std::size_t> wanted_;  // keys without a result
   std::vector<reading> readings_;
   std::vector<io_request> requests_;
+  // One element per request:
+  std::vector<reading*> reading_of_;
+  std::vector<const std::byte*> bytes_of_;  // where the CPU reads its memory; null if it cannot, or if the value has no checksum
   unsigned rounds_ = 0;
 };
 

@@ -52,6 +52,7 @@ void get_queue::submit(get_operation& op) {
   const core::timed_ref<get_operation> held(op);  // the operation may complete before the code below is done
   auto now = engine_.submit(requests, {}, {}, [this, &op](std::size_t index, const io_result& outcome) {
     op.outcomes_[index] = outcome;
+    op.fetch_->request_ended(index);
     one_less(op);
   });
   op.run_by(std::move(now));

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/no_memory.hpp"
-#include "kv/value_checksum.hpp"
+#include "kv/checksum.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::kv {
@@ -18,6 +18,17 @@ namespace {
 template <class T>
 void make_room(std::vector<T>& in, std::size_t more) {
   if (in.capacity() - in.size() < more) in.reserve(std::max(in.size() + more, 2 * in.capacity()));
+}
+
+// Returns nothing if the CPU cannot access all of the value.
+std::optional<std::uint64_t> checksum_of(const engine& with, std::span<const memory_piece> pieces) {
+  checksum sum;
+  for (const memory_piece& each : pieces) {
+    const auto at = with.cpu_address(each.memory, each.length);
+    if (!at) return std::nullopt;
+    sum.add({static_cast<const std::byte*>(*at), each.length});
+  }
+  return sum.value();
 }
 
 }  // namespace

@@ -73,7 +73,9 @@ std::vector<key_result> store_core::get_and_wait(std::span<const item> items) {
   const counted_call counted(under_way_);
   std::vector<key_result> results(items.size());
   fetch one(engine_, *volume_, items, options_.checksums, results);
-  while (one.begin()) one.finish(engine_.submit(one.requests()).wait());
+  while (one.begin()) {
+    one.finish(engine_.submit(one.requests(), {}, {}, [&one](std::size_t index, const io_result&) { one.request_ended(index); }).wait());
+  }
   return results;
 }
 

@@ -401,6 +401,53 @@ TEST_F(kv_store, a_changed_byte_is_seen_and_its_value_dropped) {
   EXPECT_EQ(of.stats().damaged, 1U);
 }
 
+// Checksums of long values are computed in another place than those of short ones.
+TEST_F(kv_store, a_changed_byte_in_any_piece_of_one_value_does_not_affect_the_others) {
+  constexpr std::size_t long_bytes = (std::size_t{32} << 20) + 5;
+  struct value {
+    std::size_t length;
+    std::optional<std::size_t> changed;
+  };
+  const std::vector<value> values{{9000, std::nullopt}, {9000, 0}, {9000, 8999}, {long_bytes, std::nullopt}, {long_bytes, long_bytes - 1}};
+  for (const bool waits : {true, false}) {
+    const std::string folder = folder_ + (waits ? "-get" : "-get_async");
+    const auto of = made_store(engine_, folder, {.capacity_bytes = std::uint64_t{72} << 20});
+    std::vector<std::string> keys;
+    std::vector<bytes> memory;
+    std::vector<std::vector<memory_piece>> pieces;  // the second part of each value lies before the first
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      keys.push_back(key_of(i));
+      auto& one = memory.emplace_back(testing::pattern::make(values[i].length, i));
+      const std::size_t half = one.size() / 2;
+      pieces.push_back({{one.data() + half, one.size() - half}, {one.data(), half}});
+    }
+    std::vector<item> items;
+    for (std::size_t i = 0; i < values.size(); ++i) items.push_back({keys[i], pieces[i]});
+    for (const auto& each : of.put(items)) ASSERT_EQ(each.ended, outcome::done) << told(each.error);
+    std::fstream data(folder + "/data", std::ios::in | std::ios::out | std::ios::binary);
+    std::uint64_t offset = 0;
+    for (const value& each : values) {
+      if (each.changed) {
+        const auto at = static_cast<std::streamoff>(offset + *each.changed);
+        data.seekg(at);
+        const int old = data.get();
+        data.seekp(at);
+        data.put(static_cast<char>(~old));
+      }
+      offset += (each.length + block_bytes - 1) / block_bytes * block_bytes;
+    }
+    data.close();
+    const auto expected = memory;
+    for (auto& each : memory) std::ranges::fill(each, std::byte{0});
+    const auto found = waits ? of.get(items) : of.get_async(items).wait();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(found[i].ended, values[i].changed ? outcome::failed : outcome::done) << told(found[i].error);
+      EXPECT_EQ(memory[i] == expected[i], !values[i].changed);
+      EXPECT_EQ(there(of, keys[i]), !values[i].changed);
+    }
+  }
+}
+
 TEST_F(kv_store, one_process_writes_and_the_second_is_told_who) {
   auto of = made_store(engine_, folder_);
   auto second = store::open(engine_, folder_);
