@@ -24,6 +24,12 @@ import pytest
 FOLDER = os.environ.get("PENSTOCK_TEST_ENGINES", "")
 
 
+def has(module: str) -> bool:
+    """Returns True if the folder has a module of an engine."""
+    path = Path(FOLDER, *module.split("."))
+    return bool(FOLDER) and (path.with_suffix(".py").exists() or (path / "__init__.py").exists())
+
+
 class _StandIn(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

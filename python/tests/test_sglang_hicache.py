@@ -18,54 +18,49 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import penstock
 
 sys.path.insert(0, str(Path(__file__).parent))
-import engines_files
+import sglang_files
 
 MIB = 1 << 20
-STORAGE = "sglang.srt.mem_cache.hicache_storage"
-FACTORY = "sglang.srt.mem_cache.storage.backend_factory"
-PAGE, LAYERS, WIDTH = 16, 4, 32
-PAGE_BYTES = 2 * LAYERS * PAGE * WIDTH * 2
-
-
-class Pool:
-    """A host's pool of keys and values, whose pages are in one piece of each, or in one of each and each layer."""
-
-    page_size, dtype, layer_num = PAGE, torch.bfloat16, LAYERS
-
-    def __init__(self, pages: int, layout: str) -> None:
-        self.layout = layout
-        shape = (2, pages, LAYERS, PAGE, WIDTH) if layout == "page_first" else (2, LAYERS, pages, PAGE, WIDTH)
-        self.buffer = torch.zeros(shape, dtype=self.dtype)
-
-    def get_page_buffer_meta(self, indices: Any) -> tuple[list[int], list[int]]:
-        pieces = [piece for start in indices.tolist()[::PAGE] for piece in self.pieces(start // PAGE)]
-        return [piece.data_ptr() for piece in pieces], [piece.nbytes for piece in pieces]
-
-    def pieces(self, page: int) -> list[Any]:
-        if self.layout == "page_first":
-            return [self.buffer[0, page], self.buffer[1, page]]
-        return [self.buffer[which, layer, page] for layer in range(LAYERS) for which in (0, 1)]
+PAGE, LAYERS, HEADS, WIDTH = 16, 4, 2, 16
+LAYOUTS = ["page_first", "layer_first", "page_first_direct", "page_head"]
+PAGE_BYTES = 2 * LAYERS * PAGE * HEADS * WIDTH * 2
 
 
 @pytest.fixture(scope="module")
 def sglang() -> Iterator[SimpleNamespace]:
-    environment = SimpleNamespace(
-        SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY=SimpleNamespace(get=lambda: None), SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE=SimpleNamespace(get=lambda: None)
-    )
-    with engines_files.modules_of("sglang", (STORAGE, FACTORY), {"sglang.srt.environ": {"envs": environment}}) as found:
-        yield SimpleNamespace(storage=found[STORAGE], factory=found[FACTORY].StorageBackendFactory)
+    with sglang_files.modules() as found:
+        yield found
 
 
 @pytest.fixture
-def open_storage(sglang: SimpleNamespace, tmp_path: Path) -> Iterator[Any]:
+def new_pool(sglang: SimpleNamespace) -> Any:
+    def new(pages: int, layout: str = "page_first") -> Any:
+        pool = sglang_files.host_pool(sglang, pages, layout, PAGE, LAYERS, HEADS, WIDTH)
+        pool.kv_buffer.zero_()
+        return pool
+
+    return new
+
+
+def filled(pool: Any) -> Any:
+    pool.kv_buffer.copy_(torch.randn(pool.kv_buffer.shape))
+    return pool
+
+
+def content(pool: Any, page: int) -> Any:
+    return pool.get_data_page(page * PAGE)
+
+
+@pytest.fixture
+def open_storage(sglang: SimpleNamespace, new_pool: Any, tmp_path: Path) -> Iterator[Any]:
     made = []
 
     def opened(pool: Any = None, rank: int = 0, mla: bool = False, v1: int = 1, **settings: Any) -> Any:
         store = {"folder": str(tmp_path / "kv"), "capacity_bytes": 4 * MIB, **settings}
         extra = {"backend_name": "penstock", "module_path": "penstock.sglang", "class_name": "PenstockHiCache", "interface_v1": v1, "store": store}
-        config = sglang.storage.HiCacheStorageConfig(rank, 2, 0, 1, 0, 1, mla, False, True, "a/model", extra_config=extra)
-        made.append(sglang.factory.create_backend("dynamic", config, None))
-        made[-1].register_mem_pool_host(pool or Pool(1, "page_first"))
+        config = sglang.HiCacheStorageConfig(rank, 2, 0, 1, 0, 1, mla, False, True, "a/model", extra_config=extra)
+        made.append(sglang.StorageBackendFactory.create_backend("dynamic", config, None))
+        made[-1].register_mem_pool_host(pool or new_pool(1))
         return made[-1]
 
     yield opened
@@ -77,10 +72,9 @@ def slots(*pages: int) -> Any:
     return torch.cat([torch.arange(page * PAGE, (page + 1) * PAGE) for page in pages]) if pages else torch.arange(0)
 
 
-@pytest.mark.parametrize("layout", ["page_first", "layer_first"])
-def test_pages_come_back_to_other_places_of_the_pool_also_after_a_restart(open_storage: Any, layout: str) -> None:
-    pool = Pool(8, layout)
-    pool.buffer.copy_(torch.randn(pool.buffer.shape))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pages_come_back_to_other_places_of_the_pool_also_after_a_restart(open_storage: Any, new_pool: Any, layout: str) -> None:
+    pool = filled(new_pool(8, layout))
     keys = [f"hash{i}" for i in range(8)]
     storage = open_storage(pool)
     assert storage.batch_exists(keys) == 0
@@ -89,15 +83,16 @@ def test_pages_come_back_to_other_places_of_the_pool_also_after_a_restart(open_s
     assert (storage.batch_exists(keys), storage.batch_exists(keys[7:]), storage.exists("none")) == (6, 1, False)
     storage.close()
     storage.close()
-    again = Pool(8, layout)
+    again = new_pool(8, layout)
     restarted = open_storage(again)
     assert restarted.batch_get_v1(keys, slots(*reversed(range(8)))) == [True] * 6 + [False, True]
-    for page in (*range(6), 7):
-        assert all(torch.equal(one, two) for one, two in zip(pool.pieces(page), again.pieces(7 - page)))
-    assert not any(piece.any() for piece in again.pieces(1))
+    assert all(torch.equal(content(pool, page), content(again, 7 - page)) for page in (*range(6), 7))
+    assert not content(again, 1).any()
     restarted.close()
-    other = open_storage(Pool(8, "layer_first" if layout == "page_first" else "page_first"))
-    assert other.batch_exists(keys) == 0  # bytes in another order
+    for other in LAYOUTS:  # bytes in another order
+        storage = open_storage(new_pool(8, other))
+        assert storage.batch_exists(keys) == (6 if other == layout else 0)
+        storage.close()
 
 
 def test_plain_calls_and_values_of_another_length(open_storage: Any) -> None:
@@ -114,9 +109,8 @@ def test_plain_calls_and_values_of_another_length(open_storage: Any) -> None:
     assert torch.equal(storage.get("a", torch.zeros(500)), longer)
 
 
-def test_pages_used_least_recently_make_room(open_storage: Any) -> None:
-    pool = Pool(200, "page_first")
-    pool.buffer.copy_(torch.randn(pool.buffer.shape))
+def test_pages_used_least_recently_make_room(open_storage: Any, new_pool: Any) -> None:
+    pool = filled(new_pool(200))
     storage = open_storage(pool, capacity_bytes=MIB)
     keys = [f"hash{i}" for i in range(200)]
     for page, key in enumerate(keys):
@@ -126,8 +120,8 @@ def test_pages_used_least_recently_make_room(open_storage: Any) -> None:
     assert 0 < sum(map(storage.exists, keys)) <= MIB // PAGE_BYTES
 
 
-def test_ranks_with_parts_have_stores_of_their_own_and_ranks_with_copies_share_one(open_storage: Any, tmp_path: Path) -> None:
-    pool = Pool(1, "page_first")
+def test_ranks_with_parts_have_stores_of_their_own_and_ranks_with_copies_share_one(open_storage: Any, new_pool: Any, tmp_path: Path) -> None:
+    pool = new_pool(1)
     first, second = open_storage(pool), open_storage(pool, rank=1)
     assert first.batch_set_v1(["a"], slots(0)) == [True]
     assert not second.exists("a")
@@ -140,8 +134,8 @@ def test_ranks_with_parts_have_stores_of_their_own_and_ranks_with_copies_share_o
     assert sorted(each.name for each in (tmp_path / "kv").iterdir()) == ["dcp0of1-pp0of1-cp0of1-dp0", "tp0of2-pp0of1-cp0of1-dp0", "tp1of2-pp0of1-cp0of1-dp0"]
 
 
-def test_all_pages_are_dropped_for_those_who_read_them_too(open_storage: Any) -> None:
-    pool = Pool(2, "page_first")
+def test_all_pages_are_dropped_for_those_who_read_them_too(open_storage: Any, new_pool: Any) -> None:
+    pool = new_pool(2)
     writer, reader = open_storage(pool, mla=True), open_storage(pool, rank=1, mla=True)
     assert writer.batch_set_v1(["a", "b"], slots(0, 1)) == [True, True]
     assert reader.batch_exists(["a", "b"]) == 2
@@ -164,8 +158,8 @@ def test_pages_that_fail_are_told_and_warned_of_once(open_storage: Any, caplog: 
     assert torch.equal(storage.get("a", torch.zeros(10)), small)
 
 
-def test_closing_while_another_thread_stores_pages(open_storage: Any) -> None:
-    pool = Pool(40, "page_first")
+def test_closing_while_another_thread_stores_pages(open_storage: Any, new_pool: Any) -> None:
+    pool = new_pool(40)
     storage = open_storage(pool)
     begun = threading.Event()
     results: list[bool] = []
@@ -196,6 +190,6 @@ def test_settings_folders_and_models_that_cannot_be_are_errors_at_the_start(sgla
     storage = open_storage()
     with pytest.raises(penstock.Error, match=str(os.getpid())):
         open_storage()
-    storage.register_mem_host_pool_v2(storage.mem_pool_host, sglang.storage.PoolName.KV)
+    storage.register_mem_host_pool_v2(storage.mem_pool_host, sglang.PoolName.KV)
     with pytest.raises(NotImplementedError, match="mamba"):
-        storage.register_mem_host_pool_v2(storage.mem_pool_host, sglang.storage.PoolName.MAMBA)
+        storage.register_mem_host_pool_v2(storage.mem_pool_host, sglang.PoolName.MAMBA)

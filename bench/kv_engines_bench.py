@@ -1,0 +1,318 @@
+#!/usr/bin/env python3
+"""Measures the KV stores that Penstock adds to vLLM and SGLang, beside the file stores that those engines have, on the same blocks in host memory.
+
+  pip download --no-deps vllm sglang && for wheel in *.whl; do unzip -q -o "$wheel" -d engines; done
+  bench/kv_engines_bench.py vllm engines --folder /mnt/nvme
+  bench/kv_engines_bench.py sglang engines --folder /mnt/nvme --json FILE
+
+ENGINES is a folder with the files of the engines' wheels. Their own classes run: vLLM's factory of secondary tiers and its tier "fs", SGLang's factory
+of storage back ends, its back end "file" and its host pool. Neither engine nor its other dependencies need to be installed.
+
+Blocks have 16 tokens of a model with 8 billion parameters: 32 layers, 8 heads of keys and values, 128 numbers of 2 bytes, 2 MiB together. vLLM stores
+and loads the blocks of one request as one job. SGLang's cache controller passes at most 128 pages per call. "penstock.kv" rows show the same blocks in
+one `put()` or `get()` call, which is the limit for Penstock's stores in engines.
+
+The stores are measured in turns, --repeat times, and the best run counts. "cold" drops the files from the page cache before each run. GB/s are 10^9 bytes
+per second. The loaded bytes are compared. Requires PyTorch, pytest, tqdm and the package penstock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import mmap
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+
+TESTS = Path(__file__).resolve().parent.parent / "python" / "tests"
+BLOCK_BYTES = 2 << 20
+
+
+def drop_from_cache(folder: Path) -> None:
+    os.sync()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            fd = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+class Store:
+    """A store under test. `place` is "store" or "load": the first half of the blocks in memory is stored, and loaded into the second half."""
+
+    def move(self, place: str) -> None:
+        raise NotImplementedError
+
+    def look_up(self) -> None:
+        """Looks up each block once."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+Makers = dict[str, Callable[[Path], Store]]
+
+
+class KvStore(Store):
+    """`arrays`: the pieces of the blocks, one row per block in each array."""
+
+    def __init__(self, folder: Path, arrays: list[Any]) -> None:
+        from penstock import kv
+
+        count = len(arrays[0]) // 2
+        self._store = kv.Store(folder / "kv", capacity_bytes=(count + 8) * BLOCK_BYTES)
+        self._keys = [number.to_bytes(32, "big") for number in range(count)]
+        rows = {"store": range(count), "load": range(count, 2 * count)}
+        self._blocks = {place: [[array[row] for array in arrays] for row in numbers] for place, numbers in rows.items()}
+
+    def move(self, place: str) -> None:
+        items = list(zip(self._keys, self._blocks[place]))
+        assert all(self._store.put(items) if place == "store" else self._store.get(items))
+
+    def look_up(self) -> None:
+        assert all(self._store.exists(self._keys))
+
+    def close(self) -> None:
+        self._store.close()
+
+
+# --- vLLM
+
+
+class Tier(Store):
+    """A secondary tier, called like vLLM's scheduler calls it. `batches`: the blocks of each request."""
+
+    def __init__(self, vllm: Any, settings: dict[str, Any], memory: Any, batches: list[list[int]]) -> None:
+        self._vllm = vllm
+        self._batches = batches
+        self._half = len(memory) // 2
+        self._keys = vllm.keys_of(self._half)
+        events = SimpleNamespace(enable_kv_cache_events=False)
+        spec = SimpleNamespace(config=vllm.config_of(vllm), blocks_per_chunk=1, kv_events_config=events)
+        self._tier = vllm.SecondaryTierFactory.create_secondary_tier(settings, memoryview(memory), spec)
+        self._request = vllm.ReqContext("a request")
+
+    def move(self, place: str) -> None:
+        is_load = place == "load"
+        for number, blocks in enumerate(self._batches):
+            rows = numpy.array(blocks, numpy.int32) + is_load * self._half
+            keys = [self._keys[block] for block in blocks]
+            job = self._vllm.TransferJob(job_id=number, keys=keys, chunk_ids=rows, is_promotion=is_load, req_context=self._request)
+            (self._tier.submit_load if is_load else self._tier.submit_store)(job)
+        results: list[Any] = []
+        while len(results) < len(self._batches):
+            results += self._tier.get_finished_jobs()
+            time.sleep(0.0002)  # the engine's other work
+        assert all(result.success for result in results)
+
+    def look_up(self) -> None:
+        missing, end = self._keys, self._vllm.ScheduleEndContext([], [])
+        while missing:
+            missing = [key for key in missing if self._tier.lookup(key, self._request) is not self._vllm.LookupResult.HIT]
+            self._tier.on_schedule_end(end)
+        self._tier.on_request_finished(self._request)
+
+    def close(self) -> None:
+        self._tier.shutdown()
+
+
+@contextlib.contextmanager
+def vllm_stores(count: int, requests: int) -> Iterator[tuple[list[Any], Makers]]:
+    import engines_files
+    import test_vllm_kv_tier as tests
+
+    tiering = f"{tests.OFFLOAD}.tiering"
+    real = [name for name in tests.REAL if engines_files.has(name)]
+    real += [f"{tiering}.fs.{name}" for name in ("manager", "io", "thread_pool")] + [f"{tiering}.async_lookup", f"{tests.OFFLOAD}.file_mapper"]
+    if list(Path(engines_files.FOLDER, "vllm").glob("fs_io_C*.so")):
+        real.append("vllm.fs_io_C")
+    else:
+        print("vLLM's compiled module fs_io_C is missing, so its tier fs is slower than in vLLM")
+    layouts = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping"
+    names = {"vllm": {"__version__": "of the folder"}, layouts: {"canonical_format_id": lambda *_: "x"}}
+    memory = numpy.frombuffer(mmap.mmap(-1, 2 * count * BLOCK_BYTES), numpy.uint8).reshape(2 * count, BLOCK_BYTES)  # aligned, as in vLLM
+    batches = [list(range(first, first + count // requests)) for first in range(0, count, count // requests)]
+    with engines_files.modules_of("vllm", real, names) as found:
+        vllm = tests.registered(list(found.values()))
+        vllm.config_of, vllm.keys_of = tests.config_of, tests.keys_of
+
+        def fs(folder: Path) -> Store:
+            return Tier(vllm, {"type": "fs", "root_dir": str(folder)}, memory, batches)
+
+        def penstock(folder: Path) -> Store:
+            settings = {"type": "penstock", "folder": str(folder / "kv"), "capacity_bytes": (count + 8) * BLOCK_BYTES}
+            return Tier(vllm, settings, memory, batches)
+
+        yield [memory], {"vLLM fs": fs, "vLLM penstock": penstock}
+
+
+# --- SGLang
+
+
+class BackEnd(Store):
+    """A storage back end, called by the methods of SGLang's cache controller. `interface`: "v1" or "flat", the older one."""
+
+    def __init__(self, sglang: Any, pool: Any, name: str, extra: dict[str, Any], interface: str, count: int) -> None:
+        class Controller(sglang.HiCacheController):  # type: ignore[misc]
+            def __init__(self) -> None:
+                self.page_size = pool.page_size
+                self.storage_host_pool = pool
+                self.prefetch_sync_queue = queue.SimpleQueue[Any]()
+
+        config = sglang.HiCacheStorageConfig(0, 1, 0, 1, 0, 1, False, False, True, "a/model", extra_config=extra)
+        self._back_end = sglang.StorageBackendFactory.create_backend(name, config, pool)
+        self._back_end.register_mem_pool_host(pool)
+        self._controller = Controller()
+        self._controller.storage_backend = self._back_end
+        calls = ("_page_set_zero_copy", "_page_get_zero_copy") if interface == "v1" else ("_generic_page_set", "_generic_page_get")
+        self._controller.page_set_func, self._controller.page_get_func = (getattr(self._controller, call) for call in calls)
+        self._hashes = [number.to_bytes(32, "big").hex() for number in range(count)]
+        self._slots = torch_slots(count, pool.page_size)
+        self._most = sglang.STORAGE_BATCH_SIZE
+
+    def move(self, place: str) -> None:
+        work = SimpleNamespace(hash_value=self._hashes, host_indices=self._slots[place], prefix_keys=None, completed_tokens=0, pool_transfers=None)
+        vars(work).update(request_id="a request", is_terminated=lambda: False)
+        if place == "store":
+            self._controller._page_backup(work)
+            assert work.completed_tokens == len(work.host_indices)
+        else:
+            assert self._controller._page_transfer(work) == len(self._hashes)
+
+    def look_up(self) -> None:
+        for first in range(0, len(self._hashes), self._most):
+            hashes = self._hashes[first : first + self._most]
+            assert self._back_end.batch_exists(hashes) == len(hashes)
+
+    def close(self) -> None:
+        getattr(self._back_end, "close", lambda: None)()
+
+
+def torch_slots(count: int, page: int) -> dict[str, Any]:
+    import torch
+
+    return {"store": torch.arange(count * page), "load": torch.arange(count * page, 2 * count * page)}
+
+
+@contextlib.contextmanager
+def sglang_stores(count: int, requests: int) -> Iterator[tuple[list[Any], Makers]]:
+    import sglang_files
+    import torch
+
+    with sglang_files.modules() as sglang:
+        pool = sglang_files.host_pool(sglang, 2 * count, "page_first")
+        arrays = [keys_or_values.view(torch.uint8).numpy().reshape(-1, BLOCK_BYTES // 2)[: 2 * count] for keys_or_values in pool.kv_buffer]
+
+        def file(folder: Path) -> Store:
+            return BackEnd(sglang, pool, "file", {"file_storage_path": str(folder)}, "flat", count)
+
+        def fast_file(folder: Path) -> Store:
+            return BackEnd(sglang, pool, "fast_file", {"storage_dir": str(folder)}, "v1", count)
+
+        def penstock(interface: str) -> Callable[[Path], Store]:
+            def make(folder: Path) -> Store:
+                store = {"folder": str(folder / "kv"), "capacity_bytes": (count + 8) * BLOCK_BYTES}
+                extra = {"backend_name": "penstock", "module_path": "penstock.sglang", "class_name": "PenstockHiCache", "store": store}
+                return BackEnd(sglang, pool, "dynamic", {**extra, "interface_v1": int(interface == "v1")}, interface, count)
+
+            return make
+
+        fast = {"SGLang fast_file": fast_file} if sglang.has_fast_file else {}
+        yield arrays, {"SGLang file": file, **fast, "SGLang penstock v1": penstock("v1"), "SGLang penstock flat": penstock("flat")}
+
+
+ENGINES = {"vllm": vllm_stores, "sglang": sglang_stores}
+
+# --- measuring
+
+
+def run_of(store: Store, place: str, total: int) -> dict[str, float]:
+    cpu, begin = time.process_time(), time.perf_counter()
+    store.move(place)
+    seconds = time.perf_counter() - begin
+    return {"gb_per_s": total / seconds / 1e9, "cpu_s_per_gb": (time.process_time() - cpu) / total * 1e9}
+
+
+def measure(make: Callable[[Path], Store], where: Path | None, arrays: list[Any], best: dict[str, dict[str, float]]) -> None:
+    """Measures a new store once, and keeps the better figures."""
+    half = len(arrays[0]) // 2
+    total = half * BLOCK_BYTES
+    folder = Path(tempfile.mkdtemp(dir=where))
+    try:
+        store = make(folder)
+        try:
+            runs = {"store": run_of(store, "store", total)}
+            for array in arrays:
+                array[half:] = 0
+            drop_from_cache(folder)
+            runs["load cold"] = run_of(store, "load", total)
+            assert all(numpy.array_equal(array[:half], array[half:]) for array in arrays), "the bytes are wrong"
+            runs["load hot"] = max((run_of(store, "load", total) for _ in range(2)), key=lambda run: run["gb_per_s"])
+            begin = time.perf_counter()
+            store.look_up()
+            runs["lookup"] = {"us": (time.perf_counter() - begin) / half * 1e6}
+        finally:
+            store.close()
+    finally:
+        shutil.rmtree(folder)
+    for name, run in runs.items():
+        is_better = name not in best or (run["us"] < best[name]["us"] if name == "lookup" else run["gb_per_s"] > best[name]["gb_per_s"])
+        if is_better:
+            best[name] = run
+
+
+def row_of(name: str, figures: dict[str, dict[str, float]]) -> str:
+    parts = [f"{part} {run['gb_per_s']:5.2f} GB/s {run['cpu_s_per_gb']:.2f} CPU s/GB" for part, run in figures.items() if part != "lookup"]
+    return f"{name:20} " + "   ".join([*parts, f"lookup {figures['lookup']['us']:5.1f} us"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("engine", choices=sorted(ENGINES))
+    parser.add_argument("files", type=Path, metavar="ENGINES", help="folder with the files of the engines' wheels")
+    parser.add_argument("--folder", type=Path, help="folder for the stores (default: a temporary one)")
+    parser.add_argument("--blocks", type=int, default=256)
+    parser.add_argument("--requests", type=int, default=1, help="vLLM: how many requests the blocks belong to")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    os.environ["PENSTOCK_TEST_ENGINES"] = str(options.files.resolve())
+    sys.path.insert(0, str(TESTS))
+    import pytest
+
+    try:
+        with ENGINES[options.engine](options.blocks, options.requests) as (arrays, stores):
+            for array in arrays:
+                half = array[: len(array) // 2]
+                half[:] = numpy.random.default_rng(1).integers(0, 256, half.shape, numpy.uint8)
+            stores = {"penstock.kv": lambda folder: KvStore(folder, arrays), **stores}
+            best: dict[str, dict[str, dict[str, float]]] = {name: {} for name in stores}
+            for _ in range(options.repeat):
+                for name, make in stores.items():
+                    measure(make, options.folder, arrays, best[name])
+    except pytest.skip.Exception as missing:
+        print(f"kv_engines_bench: {missing}")
+        return 1
+    print(f"{options.blocks} blocks of {BLOCK_BYTES >> 20} MiB" + (f" of {options.requests} requests" if options.engine == "vllm" else ""))
+    for name, figures in best.items():
+        print(row_of(name, figures))
+    if options.json:
+        rows = [{"store": name, "blocks": options.blocks, "requests": options.requests, **figures} for name, figures in best.items()]
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
