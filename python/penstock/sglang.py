@@ -10,13 +10,14 @@ Importing this module imports SGLang and PyTorch. docs/guides/engines.md describ
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.hicache_storage import HiCacheStorage  # type: ignore[import-not-found,unused-ignore]
+from sglang.srt.mem_cache import hicache_storage  # type: ignore[import-not-found,unused-ignore]
 
 from . import kv
 from ._core.errors import Closed, NotFound
@@ -24,8 +25,10 @@ from ._core.kv_adapters import LOG, check_settings, key_of, warn_of_errors
 
 __all__ = ["PenstockHiCache"]
 
+_KV = "kv"  # the name of SGLang's main pool
 
-class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
+
+class PenstockHiCache(hicache_storage.HiCacheStorage):  # type: ignore[misc,unused-ignore]
     """Stores, looks up and fetches one rank's pages. Each rank has its own store inside the folder. Thread-safe. Calls block.
 
     The settings are under "store" in SGLang's extra config: "folder", plus "capacity_bytes" (per rank), "durable" and "checksums", as for
@@ -39,8 +42,11 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         extra = storage_config.extra_config or {}
         self._settings = _checked(extra.get("store"))
         self._folder = os.path.join(self._settings.pop("folder"), _rank(storage_config))
+        self._model = storage_config.model_name
+        self._has_copies = bool(storage_config.is_mla_model)
         # SGLang's two interfaces order the pieces of a page differently.
-        self._kind = f"{storage_config.model_name}@{'v1' if extra.get('interface_v1') else 'flat'}"
+        self._kinds = {_KV: f"{self._model}@{'v1' if extra.get('interface_v1') else 'flat'}"}  # the ends of the keys of each pool
+        self.registered_pools: dict[str, Any] = {}
         self._writes = bool(storage_config.is_storage_writer)
         self._lock = threading.Lock()  # guards _store and _closed
         self._store: kv.Store | None = None
@@ -52,23 +58,55 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Adds the host pool's layout, dtype and page size to the keys, so that pages with a different layout are not found."""
         super().register_mem_pool_host(mem_pool_host)
-        self._kind += f"@{mem_pool_host.layout}@{mem_pool_host.dtype}@{mem_pool_host.page_size}"
+        self._kinds[_KV] += _kind_of(mem_pool_host)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Registers the pool "kv". Raises NotImplementedError for any other pool."""
-        if getattr(host_pool_name, "value", host_pool_name) != "kv":
-            raise NotImplementedError(f"penstock.sglang supports only the pool kv, and this model also has the pool {host_pool_name}")
+        """Registers another pool of a hybrid model. Raises NotImplementedError for state that differs between ranks which share a store."""
+        name = getattr(host_pool_name, "value", host_pool_name)
+        if name == "mamba" and self._has_copies:
+            raise NotImplementedError("penstock.sglang does not support models with both MLA and the pool mamba")
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        if name != _KV:
+            self._kinds[name] = f"{self._model}@{name}@{'pieces' if _has_addresses(host_pool) else 'flat'}{_kind_of(host_pool)}"
+
+    def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        """Fetches the pages of each pool. Returns lists that say whether each key was found, by pool."""
+        return self._by_pool("fetch pages", self._fetched_into, transfers)
+
+    def batch_set_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
+        """Stores the pages of each pool, except pages that are already stored. Returns lists that say whether each key is stored, by pool."""
+        return self._by_pool("store pages", self._stored_from, transfers)
+
+    def batch_exists_v2(self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
+        """Returns how many pages from the first key on can be used: those in the pool "kv" for which the other pools have what they need."""
+        pages = self.batch_exists(keys)
+        hits = {hicache_storage.PoolName.KV: pages} if pages else {}
+        usable = set(range(1, pages + 1))
+        for each in pool_transfers or []:
+            found = self._exist(keys[:pages], each.name)
+            if each.hit_policy == hicache_storage.PoolHitPolicy.ALL_PAGES:
+                lengths = set(range(1, _leading(found) + 1))
+            elif each.hit_policy == hicache_storage.PoolHitPolicy.TRAILING_PAGES:
+                window = max(1, len(each.keys or []))
+                lengths = {length for length in range(1, pages + 1) if all(found[max(0, length - window) : length])}
+            else:
+                raise ValueError(f"penstock.sglang does not support the hit policy {each.hit_policy}")
+            if lengths:
+                hits[each.name] = max(lengths)
+            usable &= lengths
+        result = hicache_storage.PoolTransferResult(max(usable, default=0), hits)
+        result.restorable_prefix_pages = sorted(usable)  # not a field in older releases
+        return result
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Fetches each page into its place in the host pool. Returns a list that says whether each key was found."""
-        return self._fetched(keys, lambda: self._pages(keys, host_indices))
+        return self._fetched(keys, lambda: _pieces(self.mem_pool_host, len(keys), host_indices))
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Stores each page from its place in the host pool, except pages that are already stored. SGLang's keys are content hashes. Returns a list
         that says whether each key is stored.
         """
-        return self._stored(keys, lambda: self._pages(keys, host_indices))
+        return self._stored(keys, lambda: _pieces(self.mem_pool_host, len(keys), host_indices))
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
         """Fetches one page. See `batch_get()`."""
@@ -93,8 +131,7 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """Returns how many keys are stored, counted from the first key up to the first missing one."""
-        found = self._tried("look up pages", lambda store: store.exists(self._names(keys)), [])
-        return next((index for index, is_there in enumerate(found) if not is_there), len(found))
+        return _leading(self._exist(keys))
 
     def clear(self) -> bool:
         """Drops all pages in the store, and returns True if they were dropped. On a rank that only reads, does nothing and returns False."""
@@ -108,15 +145,19 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         if store is not None:
             store.close()
 
-    def _fetched(self, keys: list[str], pieces: Callable[[], list[Any]]) -> list[bool]:
+    def _exist(self, keys: list[str], pool: str = _KV) -> list[bool]:
+        found: list[bool] = self._tried("look up pages", lambda store: store.exists(self._names(keys, pool)), [False] * len(keys))
+        return found
+
+    def _fetched(self, keys: list[str], pieces: Callable[[], list[Any]], pool: str = _KV) -> list[bool]:
         def get(store: kv.Store) -> list[Any]:
-            return store.get(zip(self._names(keys), pieces(), strict=True), return_exceptions=True)
+            return store.get(zip(self._names(keys, pool), pieces(), strict=True), return_exceptions=True)
 
         return _only_true("fetching", self._tried("fetch pages", get, [False] * len(keys)))
 
-    def _stored(self, keys: list[str], pieces: Callable[[], list[Any]]) -> list[bool]:
+    def _stored(self, keys: list[str], pieces: Callable[[], list[Any]], pool: str = _KV) -> list[bool]:
         def put(store: kv.Store) -> list[Any]:
-            items = list(zip(self._names(keys), pieces(), strict=True))
+            items = list(zip(self._names(keys, pool), pieces(), strict=True))
             sizes = [sum(memory.nbytes for memory in page) for _, page in items]
             missing = [index for index, size in enumerate(store.sizes(name for name, _ in items)) if size != sizes[index]]
             results: list[Any] = [True] * len(keys)
@@ -126,18 +167,32 @@ class PenstockHiCache(HiCacheStorage):  # type: ignore[misc,unused-ignore]
 
         return _only_true("storing", self._tried("store pages", put, [False] * len(keys)))
 
-    def _pages(self, keys: list[str], host_indices: Any) -> list[list[memoryview]]:
-        """Returns each page's pieces of memory in the host pool."""
-        if len(host_indices) != len(keys) * self.mem_pool_host.page_size:
-            raise ValueError(f"got {len(host_indices)} slots for {len(keys)} pages of {self.mem_pool_host.page_size} slots")
-        addresses, sizes = self.mem_pool_host.get_page_buffer_meta(host_indices)
-        lengths = [sizes] * len(addresses) if isinstance(sizes, int) else sizes
-        pieces = [memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B") for address, length in zip(addresses, lengths)]
-        count = len(pieces) // max(len(keys), 1)
-        return [pieces[index * count : (index + 1) * count] for index in range(len(keys))]
+    def _by_pool(self, what: str, move: Callable[[Any], list[bool]], transfers: list[Any]) -> dict[Any, list[bool]]:
+        return {each.name: self._tried(what, lambda _: move(each), [False] * len(each.keys or [])) for each in transfers}
 
-    def _names(self, keys: list[str]) -> list[bytes]:
-        return [key_of(f"{key}@{self._kind}") for key in keys]
+    def _fetched_into(self, transfer: Any) -> list[bool]:
+        keys, pool, slots = self._parts(transfer)
+        if _has_addresses(pool):
+            return self._fetched(keys, lambda: _pieces(pool, len(keys), transfer.host_indices), transfer.name)
+        pages = [pool.get_dummy_flat_data_page() for _ in keys]
+        found = self._fetched(keys, lambda: [[_bytes_of(page)] for page in pages], transfer.name)
+        for slot, page, is_found in zip(slots, pages, found):
+            if is_found:
+                pool.set_from_flat_data_page(slot, page)
+        return found
+
+    def _stored_from(self, transfer: Any) -> list[bool]:
+        keys, pool, slots = self._parts(transfer)
+        if _has_addresses(pool):
+            return self._stored(keys, lambda: _pieces(pool, len(keys), transfer.host_indices), transfer.name)
+        return self._stored(keys, lambda: [[_bytes_of(pool.get_data_page(slot))] for slot in slots], transfer.name)
+
+    def _parts(self, transfer: Any) -> tuple[list[str], Any, list[int]]:
+        pool = self.registered_pools[transfer.name]
+        return transfer.keys or [], pool, _first_slots(pool, len(transfer.keys or []), transfer.host_indices)
+
+    def _names(self, keys: list[str], pool: str = _KV) -> list[bytes]:
+        return [key_of(f"{key}@{self._kinds[pool]}") for key in keys]
 
     def _emptied(self, store: kv.Store) -> bool:
         """Deletes the files once calls in progress are done. The next call recreates the store."""
@@ -191,8 +246,48 @@ def _rank(config: Any) -> str:
     return "-".join([f"{name}{rank}of{size}" for name, rank, size in parts] + [f"dp{config.dp_rank}"])
 
 
+def _kind_of(pool: Any) -> str:
+    tag = getattr(pool, "storage_format_tag", None)
+    return f"@{pool.layout}@{pool.dtype}@{pool.page_size}" + (f"@{tag}" if tag else "")
+
+
+def _has_addresses(pool: Any) -> bool:
+    """Returns False if the pool's pages have no addresses in its layout. SGLang then copies each page to and from a tensor."""
+    try:
+        pool.get_page_buffer_meta(torch.arange(0))
+    except (AttributeError, NotImplementedError, ValueError):
+        return False
+    return True
+
+
+def _first_slots(pool: Any, pages: int, indices: Any) -> list[int]:
+    """Returns the index of each page's first slot in the host pool."""
+    if len(indices) != pages * pool.page_size:
+        raise ValueError(f"got {len(indices)} slots for {pages} pages of {pool.page_size} slots")
+    slots: list[int] = indices[:: pool.page_size].tolist()
+    return slots
+
+
+def _pieces(pool: Any, pages: int, indices: Any) -> list[list[memoryview]]:
+    """Returns each page's pieces of memory in the host pool."""
+    if not _first_slots(pool, pages, indices):
+        return []
+    addresses, sizes = pool.get_page_buffer_meta(indices)
+    lengths = [sizes] * len(addresses) if isinstance(sizes, int) else sizes
+    begin, end = min(addresses), max(map(operator.add, addresses, lengths))
+    memory = memoryview((ctypes.c_ubyte * (end - begin)).from_address(begin)).cast("B")  # a slice of it costs less than a view of each piece
+    pieces = [memory[address - begin : address - begin + length] for address, length in zip(addresses, lengths)]
+    count = len(pieces) // pages
+    return [pieces[index : index + count] for index in range(0, len(pieces), count)]
+
+
 def _bytes_of(tensor: Any) -> Any:
     return tensor.view(-1).view(torch.uint8)
+
+
+def _leading(found: list[bool]) -> int:
+    """Returns how many values are true before the first false one."""
+    return found.index(False) if False in found else len(found)
 
 
 def _only_true(doing: str, results: list[Any]) -> list[bool]:

@@ -12,7 +12,7 @@ import engines_files
 CACHE = "sglang.srt.mem_cache"
 REAL = ["sglang.srt.environ", f"{CACHE}.hicache_storage", f"{CACHE}.storage.backend_factory", f"{CACHE}.storage.file", f"{CACHE}.storage.file.lru_file_evictor"]
 REAL += [f"{CACHE}.storage.mmap", f"{CACHE}.storage.mmap.mmap_allocator", "sglang.srt.managers.cache_controller"]
-REAL += [f"{CACHE}.pool_host.{name}" for name in ("common", "base", "hisparse", "mha")]
+REAL += [f"{CACHE}.pool_host.{name}" for name in ("common", "base", "hisparse", "mha", "mamba")]
 FAST_FILE = [f"{CACHE}.storage.fast_file", f"{CACHE}.storage.fast_file.fast_file_store", f"{CACHE}.storage.fast_file.lru_file_evictor"]
 
 
@@ -42,3 +42,15 @@ def host_pool(sglang: Any, pages: int, layout: str, page: int = 16, layers: int 
     vars(info).update(head_num=heads, head_dim=width, v_head_dim=width, dtype=torch.bfloat16, device=torch.device("cpu"))
     sizes = {"device_capacity_tokens": tokens, "start_layer": 0, "end_layer": layers}
     return sglang.MHATokenToKVPoolHost(info, 1.0, 0, page, layout, pin_memory=False, **sizes)
+
+
+def mamba_pool(sglang: Any, states: int, has_side_state: bool) -> Any:
+    """Returns SGLang's host pool of a Mamba model's states. Pages with side states have no addresses."""
+    import torch
+
+    layers = 3
+    temporal = torch.zeros((layers, states, 2, 5), dtype=torch.float32)
+    conv = (torch.zeros((layers, states, 7), dtype=torch.bfloat16),)
+    side = (torch.zeros((states, 9), dtype=torch.float32),) if has_side_state else ()
+    info = SimpleNamespace(temporal=temporal, conv=conv, extra_checkpoint_buffers=side, validate=lambda: None)
+    return sglang.MambaPoolHost(info, 1.0, 0, device_capacity=states, pin_memory=False, layout="page_first")

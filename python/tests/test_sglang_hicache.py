@@ -95,6 +95,73 @@ def test_pages_come_back_to_other_places_of_the_pool_also_after_a_restart(open_s
         storage.close()
 
 
+def transfer_of(sglang: Any, name: str, keys: list[str], indices: Any = None, policy: str = "all_pages") -> Any:
+    return sglang.PoolTransfer(sglang.PoolName(name), keys=keys, host_indices=indices, hit_policy=sglang.PoolHitPolicy(policy))
+
+
+@pytest.mark.parametrize("side_pool", ["swa", "mamba", "mamba with side states"])
+def test_pools_of_hybrid_models_are_stored_and_fetched(sglang: Any, open_storage: Any, new_pool: Any, side_pool: str) -> None:
+    name = side_pool.partition(" ")[0]
+
+    def new_side_pool() -> Any:
+        return new_pool(8) if name == "swa" else sglang_files.mamba_pool(sglang, 8, side_pool != name)
+
+    def bytes_of(pool: Any, number: int) -> Any:
+        return pool.get_data_page(number * pool.page_size).view(torch.uint8)
+
+    def indices_of(pool: Any, numbers: list[int]) -> Any:
+        return torch.cat([torch.arange(number * pool.page_size, (number + 1) * pool.page_size) for number in numbers])
+
+    side, keys = new_side_pool(), [f"hash{i}" for i in range(4)]
+    for number in range(4):
+        page = torch.randn(side.get_dummy_flat_data_page().shape).to(side.get_dummy_flat_data_page().dtype)
+        side.set_from_flat_data_page(number * side.page_size, page)
+    storage = open_storage(filled(new_pool(8)))
+    storage.register_mem_host_pool_v2(side, sglang.PoolName(name))
+    assert storage.batch_set_v2([transfer_of(sglang, name, keys[:3], indices_of(side, [0, 1, 2]))]) == {name: [True] * 3}
+    assert storage.batch_exists(keys) == 0  # keys of another pool
+    assert storage.batch_set_v2([transfer_of(sglang, name, keys[:3], indices_of(side, [0, 1]))]) == {name: [False] * 3}
+    storage.close()
+    back = new_side_pool()
+    storage = open_storage(new_pool(8))
+    storage.register_mem_host_pool_v2(back, sglang.PoolName(name))
+    assert storage.batch_get_v2([transfer_of(sglang, name, keys, indices_of(back, [7, 6, 5, 4]))]) == {name: [True] * 3 + [False]}
+    assert all(torch.equal(bytes_of(side, number), bytes_of(back, 7 - number)) for number in range(3))
+    assert storage.batch_get_v2([transfer_of(sglang, name, keys, None)]) == {name: [False] * 4}
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"kv": "kkkkkkkk", "swa": "ssssssss", "draft": "dddddddd"},
+        {"kv": "kkkkkkkk", "swa": "sss.ssss", "draft": "ddddd.d."},
+        {"kv": "kkkkk.kk", "swa": "ssssssss", "draft": ".ddddddd"},
+        {"kv": "kkkkkkkk", "swa": "s..s.sss", "draft": "dddd...."},
+        {"kv": "kkkkkk..", "swa": "....s...", "draft": "dddddddd"},
+        {"kv": "kkk.....", "swa": "........", "draft": "........"},
+        {"kv": "........", "swa": "ssssssss", "draft": "dddddddd"},
+    ],
+    ids=lambda stored: " ".join(stored.values()),
+)
+@pytest.mark.parametrize("policies", [("all_pages", "trailing_pages"), ("trailing_pages", "all_pages")], ids=lambda policies: policies[0])
+def test_usable_pages_of_hybrid_models_are_those_of_sglangs_own_store(
+    sglang: Any, open_storage: Any, new_pool: Any, tmp_path: Path, stored: dict[str, str], policies: tuple[str, str]
+) -> None:
+    keys, pool = [f"hash{i}" for i in range(8)], new_pool(8)
+    config = sglang.HiCacheStorageConfig(0, 1, 0, 1, 0, 1, False, False, True, "a/model", extra_config={"file_storage_path": str(tmp_path / "own")})
+    stores = [open_storage(pool), sglang.StorageBackendFactory.create_backend("file", config, pool)]
+    for store in stores:
+        for name, letters in stored.items():
+            store.register_mem_host_pool_v2(pool, sglang.PoolName(name))
+            numbers = [number for number, letter in enumerate(letters) if letter != "."]
+            store.batch_set_v2([transfer_of(sglang, name, [keys[number] for number in numbers], slots(*numbers))])
+    for window in (1, 2, 3):
+        transfers = [transfer_of(sglang, name, keys[:window], policy=policy) for name, policy in zip(("swa", "draft"), policies)]
+        ours, own = (store.batch_exists_v2(keys, transfers) for store in stores)
+        assert (ours.kv_hit_pages, ours.restorable_prefix_pages) == (own.kv_hit_pages, own.restorable_prefix_pages)
+        assert own.extra_pool_hit_pages.items() <= ours.extra_pool_hit_pages.items()  # SGLang's store stops at the first pool that lacks everything
+
+
 def test_plain_calls_and_values_of_another_length(open_storage: Any) -> None:
     storage = open_storage(v1=0)
     value = torch.randn(1000).to(torch.float8_e4m3fn)
@@ -190,6 +257,5 @@ def test_settings_folders_and_models_that_cannot_be_are_errors_at_the_start(sgla
     storage = open_storage()
     with pytest.raises(penstock.Error, match=str(os.getpid())):
         open_storage()
-    storage.register_mem_host_pool_v2(storage.mem_pool_host, sglang.PoolName.KV)
     with pytest.raises(NotImplementedError, match="mamba"):
-        storage.register_mem_host_pool_v2(storage.mem_pool_host, sglang.PoolName.MAMBA)
+        open_storage(mla=True).register_mem_host_pool_v2(storage.mem_pool_host, sglang.PoolName.MAMBA)
