@@ -33,6 +33,7 @@ FLOORS = {
     "gds": {"_core", "_cufile", "penstock"},
     "kvikio": {"_core", "_cufile", "_patch", "cufile", "zarr", "penstock"},
     # Plug-ins for engines.
+    "fastsafetensors": {"_core", "_tensors", "_patch"},
     "lmcache": {"_core", "kv"},
     "sglang": {"_core", "kv"},
     "vllm": {"_core", "_tensors", "_patch", "kv", "safetensors"},

@@ -69,6 +69,7 @@ from ._native import (
 _submodules = {
     "cuda_bindings": "",
     "cufile": "",
+    "fastsafetensors": "fastsafetensors",
     "gds": "",
     "gguf": "",
     "kv": "",
@@ -91,6 +92,7 @@ if _TYPE_CHECKING:
 
     from . import cuda_bindings as cuda_bindings
     from . import cufile as cufile
+    from . import fastsafetensors as fastsafetensors
     from . import gds as gds
     from . import gguf as gguf
     from . import kv as kv

@@ -16,7 +16,7 @@ import penstock
 
 PATHS = json.loads((Path(__file__).parent / "public_paths.json").read_text())
 # Libraries that a public module may need and that tests may run without.
-LIBRARIES = {"cupy", "lmcache", "numba", "nvtx", "rmm", "safetensors", "sglang", "torch", "vllm", "zarr"}
+LIBRARIES = {"cupy", "fastsafetensors", "lmcache", "numba", "nvtx", "rmm", "safetensors", "sglang", "torch", "vllm", "zarr"}
 
 
 def imported(path: str) -> Any:

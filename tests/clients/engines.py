@@ -18,7 +18,7 @@ import zipfile
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "python" / "tests"
-TESTS = ("test_engines.py", "test_lmcache_plugin.py", "test_sglang_hicache.py", "test_vllm_kv_tier.py")
+TESTS = ("test_engines.py", "test_lmcache_plugin.py", "test_sglang_hicache.py", "test_vllm_kv_tier.py", "test_fastsafetensors.py")
 ENGINES = ("vllm", "sglang", "diffusers", "lmcache")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fastsafetensors with nogds=False: a file of tensors to a GPU through cuFile, compared byte for byte.
+"""fastsafetensors with nogds=False: a file of tensors to a GPU through Penstock's copier, and through cuFile, compared byte for byte.
 
 fastsafetensors asks for the device node of nvidia-fs, /dev/nvidia-fs0, before it asks for cuFile, and does without cuFile where the node is missing: start
 this with `penstock run --nvidia-fs-node`. Needs fastsafetensors, PyTorch with CUDA, and a GPU.
@@ -66,6 +66,18 @@ class Counters:
         return room[0], room[1]
 
 
+def load(path: pathlib.Path, tensors: dict[str, torch.Tensor]) -> None:
+    loader = SafeTensorsFileLoader(SingleGroup(), "cuda:0", nogds=False)
+    loader.add_filenames({0: [str(path)]})
+    buffers = loader.copy_files_to_device()
+    for name, wanted in tensors.items():
+        found = buffers.get_tensor(name)
+        check(found.device.type == "cuda", f"{name} lies on {found.device}")
+        check(torch.equal(found.cpu(), wanted), f"{name} differs")
+    buffers.close()
+    loader.close()
+
+
 def main() -> None:
     if len(sys.argv) not in (2, 3):
         sys.exit("usage: fastsafetensors_client.py FOLDER [LIBRARY]")
@@ -76,15 +88,12 @@ def main() -> None:
         warnings.simplefilter("error", UserWarning)  # by which it says that it goes without cuFile
         path = pathlib.Path(scratch) / "model.safetensors"
         write_tensors(path, tensors)
-        loader = SafeTensorsFileLoader(SingleGroup(), "cuda:0", nogds=False)
-        loader.add_filenames({0: [str(path)]})
-        buffers = loader.copy_files_to_device()
-        for name, wanted in tensors.items():
-            found = buffers.get_tensor(name)
-            check(found.device.type == "cuda", f"{name} lies on {found.device}")
-            check(torch.equal(found.cpu(), wanted), f"{name} differs")
-        buffers.close()
-        loader.close()
+        copier = sys.modules.get("penstock.fastsafetensors")  # which `penstock run` installs
+        if copier is not None:
+            load(path, tensors)
+            equal(copier.explain().counts.get("files"), 1, "files that Penstock's copier read")
+            copier.uninstall()
+        load(path, tensors)
     done, failed = counters.reads()
     check(done > 0, "nothing was read through cuFile")
     equal(failed, 0, "reads that failed")

@@ -1,4 +1,4 @@
-"""Handles the first `import safetensors` or `import kvikio` of a program started by `penstock run`: imports the library, then installs Penstock."""
+"""Handles the first `import` of safetensors, kvikio or fastsafetensors in a program started by `penstock run`: imports the library, then installs Penstock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from typing import Any
 
 __all__ = ["find_and_follow", "found", "report", "say", "warn"]
 
-_LIBRARIES = ("safetensors", "kvikio")
+# The libraries, and for each the module that has its explain().
+_LIBRARIES = {
+    "safetensors": "penstock._patch.safetensors_library",
+    "kvikio": "penstock._patch.kvikio_library",
+    "fastsafetensors": "penstock.fastsafetensors",
+}
 
 
 def found(door: Any, name: str, path: Any, target: Any) -> ModuleSpec | None:
@@ -83,10 +88,10 @@ def warn(text: str) -> None:
 
 def report() -> None:
     """Prints what was replaced, for PENSTOCK_LOG=summary, when the program ends."""
-    if "safetensors" not in sys.modules and "kvikio" not in sys.modules:
+    if not any(name in sys.modules for name in _LIBRARIES):
         return say("penstock: safetensors was not used")
-    for name in _LIBRARIES:
-        door = sys.modules.get(f"penstock._patch.{name}_library")
+    for name, module in _LIBRARIES.items():
+        door = sys.modules.get(module)
         found = None if door is None else door.explain()
         if found is not None and found.installed:
             what = ", ".join(f"{word}: {count}" for word, count in sorted(found.counts.items())) or "it read nothing"

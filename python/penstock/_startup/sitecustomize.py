@@ -1,7 +1,9 @@
-"""Runs in every Python process that `penstock run` starts, before the program: Penstock replaces safetensors and KvikIO when they are imported.
+"""Runs in every Python process that `penstock run` starts, before the program: Penstock replaces safetensors, KvikIO and the copiers of
+fastsafetensors when they are imported.
 
 `penstock run` puts this folder in front of PYTHONPATH. Any sitecustomize that the interpreter would otherwise have found runs as well. Afterwards,
-the only cost is a lookup at the program's first `import safetensors` and `import kvikio`, or none with PENSTOCK_SAFETENSORS=0 and PENSTOCK_KVIKIO=0.
+the only cost is a lookup at the program's first import of each. PENSTOCK_SAFETENSORS=0, PENSTOCK_KVIKIO=0 and PENSTOCK_FASTSAFETENSORS=0 leave a
+library as it is.
 """
 
 # This runs in every Python process, so it is short and imports only modules that the interpreter has already loaded.
@@ -13,7 +15,7 @@ from _frozen_importlib_external import PathFinder
 _folder = os.path.dirname(os.path.abspath(__file__))
 
 
-_variables = {"safetensors": "PENSTOCK_SAFETENSORS", "kvikio": "PENSTOCK_KVIKIO"}
+_variables = {"safetensors": "PENSTOCK_SAFETENSORS", "kvikio": "PENSTOCK_KVIKIO", "fastsafetensors": "PENSTOCK_FASTSAFETENSORS"}
 
 
 class _Door:

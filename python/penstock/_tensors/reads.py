@@ -188,7 +188,7 @@ def _check_counts(source: Source, offsets: Sequence[int], sizes: Sequence[int], 
         return
     cut = [(offset + count, offset, size) for offset, size, count in zip(offsets, sizes, counts) if count < size]
     end, offset, size = cut[0]
-    names = listed(dict.fromkeys(_tensor_at(source, each[1]) for each in cut))
+    names = listed(dict.fromkeys(_tensor_at(source, each[0]) for each in cut))
     raise ShortRead(
         f"{source.name}: the file was truncated after it was opened: it ends at {end}, before the end of {names}",
         code="short_read",

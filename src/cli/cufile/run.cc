@@ -144,7 +144,7 @@ void add_run(CLI::App& app, command& chosen) {
                "Pretend that /dev/nvidia-fs0 exists, for programs that check for it before they use cuFile (fastsafetensors)");
   sub.add_option("--log", options->log, "Set PENSTOCK_LOG for the program: summary")->check(one_of({"summary"}));
   sub.footer(
-      "With PENSTOCK_SAFETENSORS=0, the safetensors library is not replaced; with PENSTOCK_KVIKIO=0, KvikIO's Python interface is not. "
+      "PENSTOCK_SAFETENSORS=0, PENSTOCK_KVIKIO=0 and PENSTOCK_FASTSAFETENSORS=0 leave the Python library of that name as it is. "
       "KVIKIO_COMPAT_MODE is set to AUTO and KVIKIO_NTHREADS to 4 unless you set them. The exit code is that of COMMAND; 127 if COMMAND "
       "does not exist.");
   sub.prefix_command();  // the first word that is not an option starts the program's command line, with or without "--" before it
