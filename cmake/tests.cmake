@@ -248,6 +248,7 @@ add_test(NAME tools.check_imports COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE
 add_test(NAME tools.check_imports_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/check_imports_test.py)
 add_test(NAME tools.check_counts COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_counts.py)
 add_test(NAME tools.check_counts_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/check_counts_test.py)
+add_test(NAME tools.run_clients_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/run_clients_test.py)
 add_test(NAME tools.test_summary_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/test_summary_test.py)
 add_test(NAME tools.reliability_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/reliability_doc_test.py
                                                ${CMAKE_CTEST_COMMAND} ${PROJECT_BINARY_DIR})
