@@ -1,6 +1,6 @@
 """What the runners of clients share: what a client needs, where it is fetched to, and how it is built and run within its time.
 
-A client needs wheels, sources and files, which `fetch` brings into one folder, and things that only the machine can have: a GPU, the CUDA toolkit,
+A client needs wheels and archives, which `fetch` brings into one folder, and things that only the machine can have: a GPU, the CUDA toolkit,
 programs, and modules of this Python. A client whose needs are missing is skipped, and the reason says what is missing.
 """
 
@@ -12,6 +12,7 @@ import hashlib
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -73,8 +74,7 @@ class Needs:
     packages: tuple[str, ...] = ()
     bare: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
-    sources: tuple[Source, ...] = ()
-    files: tuple[Download, ...] = ()
+    archives: tuple[Source | Download, ...] = ()
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     toolkit: bool = False
@@ -82,8 +82,7 @@ class Needs:
     large: bool = False
 
     def words(self) -> str:
-        parts = [*self.packages, *self.bare, *(f"github.com/{source.repository}" for source in self.sources)]
-        parts += [file.file_name for file in self.files]
+        parts = [*self.packages, *self.bare, *(archive.file_name for archive in self.archives)]
         parts += [f"{module} in this Python" for module in self.modules] + list(self.programs)
         return ", ".join([*parts, *["CUDA toolkit"] * self.toolkit, *["GPU"] * self.gpu])
 
@@ -121,6 +120,23 @@ def toolkit_folder() -> Optional[pathlib.Path]:
         if folder and (pathlib.Path(folder) / "include/cuda_runtime.h").is_file() and (pathlib.Path(folder) / "bin/nvcc").is_file():
             return pathlib.Path(folder)
     return None
+
+
+def toolkit_libraries() -> pathlib.Path:
+    toolkit = toolkit_folder()
+    assert toolkit, "the client names the toolkit among its needs"
+    return next(folder for folder in (toolkit / "lib64", toolkit / "lib") if folder.is_dir())
+
+
+def driver_library() -> pathlib.Path:
+    """The CUDA driver's library, to link with where the toolkit has no stub of it."""
+    listed = re.findall(r"=> (.*)/", finish(["/sbin/ldconfig", "-p"], 60).output)
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *listed]
+    for folder in folders:
+        path = pathlib.Path(folder) / "libcuda.so.1"
+        if folder and path.exists():
+            return path
+    raise Skipped("needs libcuda.so.1 or the toolkit's stub of it, to link with")
 
 
 def imports(python: str | pathlib.Path, modules: Sequence[str]) -> bool:
@@ -173,6 +189,15 @@ class Place:
     @property
     def library(self) -> pathlib.Path:
         return self.library_dir / LIBRARY
+
+    @property
+    def jobs(self) -> int:
+        return len(os.sched_getaffinity(0))
+
+    @property
+    def memory(self) -> str:
+        """Which memory the compiled clients use here."""
+        return "host memory" if why_no_gpu() else "GPU memory"
 
     def may_fetch(self, needs: Needs) -> bool:
         return not self.fetched and (self.fetch == "all" or (self.fetch == "small" and not needs.large))
@@ -293,14 +318,15 @@ class Place:
             if each.name not in ("include", "lib64", "lib", "targets"):
                 (home / each.name).symlink_to(each)
         shutil.copytree(toolkit / "include", home / "include", copy_function=os.symlink)
-        libraries = next(folder for folder in (toolkit / "lib64", toolkit / "lib") if folder.is_dir())
-        for each in libraries.iterdir():
+        for each in toolkit_libraries().iterdir():
             if not each.name.startswith("libcufile"):
                 (home / "lib64" / each.name).symlink_to(each)
-        if not (home / "include" / "cufile.h").exists():
-            (home / "include" / "cufile.h").symlink_to(header)
-        for name in ("libcufile.so", LIBRARY):
-            (home / "lib64" / name).symlink_to(self.library)
+        if not (home / "include/cufile.h").exists():
+            (home / "include/cufile.h").symlink_to(header)
+        if not (toolkit_libraries() / "stubs/libcuda.so").exists():
+            (home / "lib64/libcuda.so").symlink_to(driver_library())
+        # Not a link: the linker looks for what the library needs beside the name that it was given.
+        (home / "lib64/libcufile.so").write_text(f"INPUT({self.library})\n")
         (home / "lib").symlink_to("lib64")
         return home
 
@@ -311,7 +337,29 @@ class Place:
                 last = "\n".join(ended.output.splitlines()[-30:])
                 raise Failed(f"cannot be built: {' '.join(str(word) for word in command)}: exit code {ended.code}\n{last}")
 
+    def cuda_path(self, client: Client) -> str:
+        """For LD_LIBRARY_PATH: the CUDA runtime. Without a GPU, one on host memory."""
+        if not why_no_gpu():
+            return str(toolkit_libraries())
+        folder = self.folder(client) / "host_cudart"
+        if not folder.exists():
+            folder.mkdir()
+            flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Wl,-soname,libcudart.so.13", "-Wl,--default-symver"]
+            self.build(client, [self.cc, *flags, HERE / "host_cudart.c", "-o", folder / "libcudart.so.13"], cwd=folder)
+            for name in ("libcudart.so", "libcuda.so"):
+                (folder / name).write_text(f"INPUT({folder}/libcudart.so.13)\n")
+        return str(folder)
+
+    def link_flags(self, client: Client) -> str:
+        """Where the linker finds cuFile, the CUDA runtime and the driver."""
+        home = self.folder(client) / "cuda/lib64"
+        return f"-Wl,--as-needed -L{self.cuda_path(client)} -L{home} -L{home}/stubs"
+
     # --- runs
+
+    def run_program(self, client: Client, command: Sequence[object]) -> str:
+        """A compiled client under `penstock run`, with Penstock's summary in its output."""
+        return self.run(client, [self.penstock, "run", "--log", "summary", "--", *command], library_path=self.cuda_path(client))
 
     def run(self, client: Client, command: Sequence[object], library_path: str = "", python_path: str = "", **more: str) -> str:
         """The output of a program that passed. Its working directory is empty before and must be empty afterwards."""
@@ -336,6 +384,12 @@ class Place:
         python, path = self.python(client)
         command = [self.penstock, "run", *options, "--", python, HERE / script, *arguments, self.data(client), self.library]
         return self.run(client, command, python_path=path)
+
+
+def check_used(output: str) -> None:
+    """Fails unless Penstock's summary says that bytes were moved."""
+    if not re.search(r"^penstock: \w+: .* pieces", output, re.MULTILINE):
+        raise Failed(f"the client did not read or write by cuFile\n{output}")
 
 
 def script(name: str, *options: str) -> Callable[[Place, Client], str]:
@@ -408,8 +462,7 @@ def fetch_client(place: Place, client: Client, into: pathlib.Path, python_versio
     bare = [*needs.bare, *[CUFILE_WHEEL] * needs.toolkit]
     if bare:
         fetch_wheels(place, bare, False, python_version, into / "wheels")
-    archives: tuple[Source | Download, ...] = (*needs.sources, *needs.files)
-    for wanted in archives:
+    for wanted in needs.archives:
         path = into / "files" / wanted.file_name
         if not path.is_file():
             fetch_file(wanted, path)

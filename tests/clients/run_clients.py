@@ -26,9 +26,11 @@ import sys
 import time
 from typing import Iterable, Sequence
 
+import cufile_samples
+import fio_client
 import nvidia_header
 from client import SKIPPED
-from harness import CUFILE_WHEEL, LIBRARY, Client, Failed, Needs, Place, Skipped, fetch_client, finish, script, why_not
+from harness import CUFILE_WHEEL, LIBRARY, Client, Download, Failed, Needs, Place, Skipped, Source, fetch_client, finish, script, why_not
 
 CUFILE_PYTHON = "cufile-python==0.2.0"
 CUDA_PYTHON = ("cuda.bindings.cufile", "numpy")
@@ -44,6 +46,11 @@ def lmcache(place: Place, client: Client) -> str:
     return place.run(client, [*command, place.data(client), place.library])
 
 
+def compiled(*archives: Source | Download, bare: tuple[str, ...] = (), programs: tuple[str, ...] = ()) -> Needs:
+    """The needs of a client that is built from these archives. Only `fetch` fetches them, since building takes minutes."""
+    return Needs(bare=bare, archives=archives, programs=("make", "g++", *programs), toolkit=True, large=True)
+
+
 CLIENTS = (
     Client("nvidia_header", nvidia_header.run, Needs(bare=(CUFILE_WHEEL, nvidia_header.CUDA_WHEEL)), "nvidia-cufile"),
     Client("cuda_python", script("cuda_python_cufile.py"), Needs(packages=("cuda-bindings>=13.0,<14", "numpy"), unless=CUDA_PYTHON), "cuda-bindings"),
@@ -54,6 +61,8 @@ CLIENTS = (
     Client("fastsafetensors", script("fastsafetensors_client.py", "--nvidia-fs-node"), FASTSAFETENSORS, "fastsafetensors"),
     Client("cufile_python", script("cufile_python_client.py"), Needs(bare=(CUFILE_PYTHON,)), "cufile-python"),
     Client("lmcache", lmcache, Needs(bare=LMCACHE, modules=("torch", "yaml", "psutil")), "lmcache"),
+    Client("fio", fio_client.run, compiled(fio_client.SOURCE), "fio 3.33", 120),
+    Client("cufile_samples", cufile_samples.run, compiled(cufile_samples.SOURCE), "MagnumIO 48103b8"),
     Client("kv_engines", script("kv_engines_calls.py"), Needs(), "the calls of llm-d and Mooncake"),
 )
 
@@ -137,7 +146,8 @@ def run(place: Place, clients: Sequence[Client], file: pathlib.Path | None) -> i
         lines = text.strip().splitlines() or [""]
         detail = lines[0] if result == "failed" else lines[-1]
         date = datetime.date.today().isoformat()
-        rows.append(Row(client.name, result, version_of(place, client), date, round(time.monotonic() - began, 1), penstock, gpu, detail.strip()[:200]))
+        seconds = round(time.monotonic() - began, 1)
+        rows.append(Row(client.name, result, version_of(place, client), date, seconds, penstock, gpu, detail.strip()[:200]))
         print(f"{client.name}: skipped: {text}" if result == "skipped" else f"{client.name}: {result}\n{indented(text)}", flush=True)
         if file:  # after each client, so that a run that is cut off leaves what it found
             kept = {**read_rows(file), **{row.client: row for row in rows}}

@@ -99,7 +99,7 @@ class RunClientsTest(unittest.TestCase):
         download = Download("file:///nowhere/one-1.tar.gz", "0" * 64)
         wheels = Needs(bare=("no-such-distribution==1",), large=True)
         for what, run, needs in (
-            ("a file", lambda place, client: str(place.file(client, download)), Needs(files=(download,))),
+            ("a file", lambda place, client: str(place.file(client, download)), Needs(archives=(download,))),
             ("wheels", lambda place, client: str(place.python(client)), wheels),
             ("one wheel", lambda place, client: str(place.unpacked(client, "no-such-distribution==1")), wheels),
         ):
@@ -122,7 +122,7 @@ class RunClientsTest(unittest.TestCase):
 
     def test_a_download_is_fetched_once_and_unpacked_without_its_outer_folder(self) -> None:
         download = self.archive()
-        client = Client("one", broken, Needs(files=(download,)))
+        client = Client("one", broken, Needs(archives=(download,)))
         into = self.folder / "into"
         self.assertEqual([file.name for file in harness.fetch_client(self.place, client, into, "")], ["one-1.tar.gz"])
         self.assertEqual(harness.fetch_client(self.place, client, into, ""), [])
@@ -154,7 +154,7 @@ class RunClientsTest(unittest.TestCase):
             with self.assertRaisesRegex(Skipped, "cannot fetch https://github.com/owner/two"):
                 harness.fetch_file(Source("owner/two", commit), self.folder / "files" / "two")
         self.place.fetched = self.folder
-        client = Client("one", broken, Needs(sources=(source,)))
+        client = Client("one", broken, Needs(archives=(source,)))
         tree = self.place.sources(client, source, self.place.folder(client) / "tree")
         self.assertEqual([str(file.relative_to(tree)) for file in tree.rglob("*") if file.is_file()], ["kept/a.c"])
         self.assertEqual((tree / "kept" / "a.c").read_text(), "first")
@@ -163,10 +163,11 @@ class RunClientsTest(unittest.TestCase):
         names = [client.name for client in run_clients.CLIENTS]
         self.assertEqual(sorted(names), sorted(set(names)))
         for client in run_clients.CLIENTS:
-            for source in client.needs.sources:
-                self.assertRegex(source.commit, r"^[0-9a-f]{40}$|^v\d", client.name)
-            for download in client.needs.files:
-                self.assertRegex(download.sha256, r"^[0-9a-f]{64}$", client.name)
+            for archive in client.needs.archives:
+                if isinstance(archive, Source):
+                    self.assertRegex(archive.commit, r"^[0-9a-f]{40}$|^v\d", client.name)
+                else:
+                    self.assertRegex(archive.sha256, r"^[0-9a-f]{64}$", client.name)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,122 @@
+/* The calls of the CUDA runtime and driver that the clients make, on host memory: for machines without a GPU. Built as libcudart.so.13, which comes
+ * first in LD_LIBRARY_PATH there. cuFile takes host memory too, so that a client's files and its checks are the same as with a GPU. There is no
+ * libcuda.so.1 for Penstock to find. */
+#include <stdlib.h>
+#include <string.h>
+
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, ALIGNMENT = 65536 };
+
+int cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return OK;
+}
+
+int cudaGetDevice(int* device) {
+  *device = 0;
+  return OK;
+}
+
+int cudaSetDevice(int device) {
+  return device == 0 ? OK : INVALID_VALUE;
+}
+
+int cudaMalloc(void** memory, size_t bytes) {
+  *memory = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+  return *memory ? OK : OUT_OF_MEMORY;
+}
+
+int cudaMallocHost(void** memory, size_t bytes) {
+  return cudaMalloc(memory, bytes);
+}
+
+int cudaHostAlloc(void** memory, size_t bytes, unsigned flags) {
+  (void)flags;
+  return cudaMalloc(memory, bytes);
+}
+
+int cudaMallocManaged(void** memory, size_t bytes, unsigned flags) {
+  (void)flags;
+  return cudaMalloc(memory, bytes);
+}
+
+int cudaFree(void* memory) {
+  free(memory);
+  return OK;
+}
+
+int cudaFreeHost(void* memory) {
+  return cudaFree(memory);
+}
+
+int cudaMemcpy(void* target, const void* source, size_t bytes, int kind) {
+  (void)kind;
+  memmove(target, source, bytes);
+  return OK;
+}
+
+int cudaMemcpyAsync(void* target, const void* source, size_t bytes, int kind, void* stream) {
+  (void)stream;
+  return cudaMemcpy(target, source, bytes, kind);
+}
+
+int cudaMemset(void* memory, int value, size_t bytes) {
+  memset(memory, value, bytes);
+  return OK;
+}
+
+int cudaMemsetAsync(void* memory, int value, size_t bytes, void* stream) {
+  (void)stream;
+  return cudaMemset(memory, value, bytes);
+}
+
+int cudaHostRegister(void* memory, size_t bytes, unsigned flags) {
+  (void)memory, (void)bytes, (void)flags;
+  return OK;
+}
+
+int cudaHostUnregister(void* memory) {
+  (void)memory;
+  return OK;
+}
+
+int cudaDeviceSynchronize(void) {
+  return OK;
+}
+
+int cudaStreamSynchronize(void* stream) {
+  (void)stream;
+  return OK;
+}
+
+int cudaStreamCreateWithFlags(void** stream, unsigned flags) {
+  (void)flags;
+  *stream = NULL;
+  return OK;
+}
+
+int cudaStreamDestroy(void* stream) {
+  (void)stream;
+  return OK;
+}
+
+int cuInit(unsigned flags) {
+  (void)flags;
+  return OK;
+}
+
+int cuGetErrorName(int error, const char** name) {
+  *name = error == INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE" : "another error";
+  return OK;
+}
+
+int cudaGetLastError(void) {
+  return OK;
+}
+
+const char* cudaGetErrorName(int error) {
+  return error == OK ? "cudaSuccess" : "an error of the stand-in";
+}
+
+const char* cudaGetErrorString(int error) {
+  return cudaGetErrorName(error);
+}
