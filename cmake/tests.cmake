@@ -249,6 +249,7 @@ add_test(NAME tools.check_imports_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_S
 add_test(NAME tools.check_counts COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_counts.py)
 add_test(NAME tools.check_counts_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/check_counts_test.py)
 add_test(NAME tools.run_clients_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/run_clients_test.py)
+add_test(NAME tools.fetch_engines_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/fetch_engines_test.py)
 add_test(NAME tools.test_summary_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/test_summary_test.py)
 add_test(NAME tools.reliability_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/reliability_doc_test.py
                                                ${CMAKE_CTEST_COMMAND} ${PROJECT_BINARY_DIR})
@@ -259,7 +260,7 @@ add_test(NAME tools.portability_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOU
 add_test(NAME tools.architecture_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/architecture_doc_test.py)
 add_test(NAME tools.scope_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/scope_doc_test.py)
 set_tests_properties(tools.aarch64_test tools.architecture_doc_test tools.portability_test tools.seams_test tools.check_includes tools.check_includes_test tools.check_imports
-                     tools.check_imports_test tools.check_counts tools.check_counts_test tools.test_summary_test tools.reliability_doc_test
+                     tools.check_imports_test tools.check_counts tools.check_counts_test tools.fetch_engines_test tools.test_summary_test tools.reliability_doc_test
                      tools.scope_doc_test PROPERTIES LABELS tools TIMEOUT 120)
 
 add_test(NAME abi.a_compiler_set_to_cpp17_says_that_cpp20_is_needed

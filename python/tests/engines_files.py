@@ -67,7 +67,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 # Libraries that engines import and the tests have no use for.
-_LIBRARIES = "filelock gguf huggingface_hub msgspec orjson pydantic regex runai_model_streamer fastsafetensors triton zmq PIL packaging sortedcontainers".split()
+_LIBRARIES = "accelerate filelock gguf huggingface_hub msgspec orjson pydantic regex runai_model_streamer fastsafetensors triton zmq PIL packaging sortedcontainers".split()
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def modules_of(engine: str, real: Sequence[str], names: Mapping[str, Mapping[str
     """real: of the engine, by their names. names: of modules that stand in, and what they have that is no mock. Skips where the engine is not there."""
     folder = Path(FOLDER)
     if not FOLDER or not (folder / engine).is_dir():
-        pytest.skip(f"{engine} is not in the folder PENSTOCK_TEST_ENGINES")
+        pytest.skip(f"{engine} is not in the folder PENSTOCK_TEST_ENGINES; tools/fetch_engines fetches it")
     pytest.importorskip("tqdm", reason="tqdm, which iterators of engines go through, is not installed").tqdm.monitor_interval = 0  # no thread of its own
     before = set(sys.modules)
     finders = [_Finder(folder, engine, real, names, last) for last in (False, True)]

@@ -425,7 +425,7 @@ def test_the_guide_shows_valid_settings(vllm: Any, tmp_path: Path) -> None:
 # --- under vLLM's own manager of tiers
 
 
-@pytest.mark.skipif(not IN_FOLDER and not INSTALLED, reason="vllm is neither installed nor in the folder PENSTOCK_TEST_ENGINES")
+@pytest.mark.skipif(not IN_FOLDER and not INSTALLED, reason="vllm is neither installed nor in the folder PENSTOCK_TEST_ENGINES; tools/fetch_engines fetches it")
 def test_vllms_manager_stores_blocks_and_promotes_them_after_a_restart(vllm: Any, tmp_path: Path) -> None:
     keys, expected = keys_of(6), filled()
     for is_restarted in (False, True):
