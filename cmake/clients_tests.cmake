@@ -14,7 +14,8 @@ if(TARGET penstock_cli AND PENSTOCK_SANITIZE STREQUAL "none")
       NAME clients.${client}
       COMMAND
         ${Python3_EXECUTABLE} ${run_clients} run --only ${client} --penstock $<TARGET_FILE:penstock_cli>
-        --library-dir $<TARGET_FILE_DIR:penstock_cufile> --work-dir ${PROJECT_BINARY_DIR}/clients --cc ${CMAKE_C_COMPILER})
+        --library-dir $<TARGET_FILE_DIR:penstock_cufile> --work-dir ${PROJECT_BINARY_DIR}/clients --cc ${CMAKE_C_COMPILER}
+        --python ${PROJECT_SOURCE_DIR}/build/venv/bin/python)
     set_tests_properties(clients.${client} PROPERTIES LABELS clients TIMEOUT 900 SKIP_RETURN_CODE 77)
   endforeach()
 endif()

@@ -19,6 +19,7 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -194,6 +195,7 @@ def main() -> int:
     running.add_argument("--fetch", choices=("none", "small", "all"), default="small", help="without --from: what may be downloaded")
     running.add_argument("--json", type=pathlib.Path, help="adds the rows to this file; a client's old row is replaced")
     running.add_argument("--cc", default="cc")
+    running.add_argument("--python", type=pathlib.Path, help="runs this program instead of the current Python, if the file exists")
     for each in (fetching, running):
         each.add_argument("--only", action="append", choices=by_name, metavar="CLIENT", help="this client; may be given several times")
     commands.add_parser("table").add_argument("file", type=pathlib.Path, help="of `run --json`")
@@ -205,6 +207,8 @@ def main() -> int:
     if given.command == "table":
         print(table(read_rows(given.file).values()))
         return 0
+    if given.command == "run" and given.python and given.python.exists() and given.python != pathlib.Path(sys.executable):
+        os.execv(given.python, [given.python, *sys.argv])
     clients = [by_name[name] for name in given.only] if given.only else CLIENTS
     if given.command == "fetch":
         return fetch(clients, given.into.absolute(), given.python_version)
