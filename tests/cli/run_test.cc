@@ -167,7 +167,7 @@ TEST_F(run_program, lets_kvikio_use_cufile_unless_the_user_decides) {
   const std::string print = "echo $KVIKIO_COMPAT_MODE $KVIKIO_NTHREADS";
   ::unsetenv("KVIKIO_COMPAT_MODE");
   ::unsetenv("KVIKIO_NTHREADS");
-  EXPECT_EQ(run_shell(print).out, "AUTO 4\n");
+  EXPECT_EQ(run_shell(print).out, "AUTO 16\n");
   {
     const scoped_variable old_name("KVIKIO_NUM_THREADS", "8");
     EXPECT_EQ(run_shell(print).out, "AUTO\n");
