@@ -52,7 +52,8 @@ def test_the_program_gets_the_packages_libcufile() -> None:
 def test_the_package_carries_its_libraries() -> None:
     folder = command().parent.parent
     assert (folder / "lib" / "libpenstock.so.0").is_file()
-    assert (folder / "lib" / "penstock" / "libpenstock_audit.so").is_file()
+    for module in ("audit", "device_node", "direct_io"):
+        assert (folder / "lib" / "penstock" / f"libpenstock_{module}.so").is_file()
     library = ctypes.CDLL(str(folder / "lib" / "penstock" / "libcufile.so.0"))
     version = ctypes.c_int()
     assert library.cuFileGetVersion(ctypes.byref(version)) == 0 or version.value > 0
