@@ -142,17 +142,17 @@ int open_created(int folder, const char* path, int flags) {
   PENSTOCK_INTERPOSED int penstock_##alias parameters __asm__(symbol); \
   int penstock_##alias parameters
 
-#define PENSTOCK_OPEN(symbol, alias, type, parameters, mode_code, arguments, folder) \
-  PENSTOCK_FUNCTION(symbol, alias, type, parameters) {                               \
-    mode_code const int fd = real_##alias.get() arguments;                           \
-    return fd >= 0 ? fd : open_again(folder, path, flags, mode);                     \
+#define PENSTOCK_OPEN(symbol, alias, type, parameters, mode_code, folder, ...) \
+  PENSTOCK_FUNCTION(symbol, alias, type, parameters) {                         \
+    mode_code const int fd = real_##alias.get()(__VA_ARGS__);                  \
+    return fd >= 0 ? fd : open_again(folder, path, flags, mode);               \
   }
 
 #define PENSTOCK_OPEN_BY_PATH(symbol, alias) \
-  PENSTOCK_OPEN(symbol, alias, open_function, (const char* path, int flags, ...), PENSTOCK_READ_MODE, (path, flags, mode), AT_FDCWD)
-#define PENSTOCK_OPEN_AT(symbol, alias)                                                                              \
-  PENSTOCK_OPEN(symbol, alias, open_at_function, (int folder, const char* path, int flags, ...), PENSTOCK_READ_MODE, \
-                (folder, path, flags, mode), folder)
+  PENSTOCK_OPEN(symbol, alias, open_function, (const char* path, int flags, ...), PENSTOCK_READ_MODE, AT_FDCWD, path, flags, mode)
+#define PENSTOCK_OPEN_AT(symbol, alias)                                                                                                    \
+  PENSTOCK_OPEN(symbol, alias, open_at_function, (int folder, const char* path, int flags, ...), PENSTOCK_READ_MODE, folder, folder, path, \
+                flags, mode)
 
 PENSTOCK_OPEN_BY_PATH("open", open)
 PENSTOCK_OPEN_BY_PATH("open64", open64)
@@ -163,10 +163,10 @@ PENSTOCK_OPEN_AT("openat64", openat64)
 
 // _FORTIFY_SOURCE turns a call without a mode into one of these.
 #define PENSTOCK_CHECKED_OPEN(symbol, alias) \
-  PENSTOCK_OPEN(symbol, alias, checked_open_function, (const char* path, int flags), PENSTOCK_NO_MODE, (path, flags), AT_FDCWD)
-#define PENSTOCK_CHECKED_OPEN_AT(symbol, alias)                                                                       \
-  PENSTOCK_OPEN(symbol, alias, checked_open_at_function, (int folder, const char* path, int flags), PENSTOCK_NO_MODE, \
-                (folder, path, flags), folder)
+  PENSTOCK_OPEN(symbol, alias, checked_open_function, (const char* path, int flags), PENSTOCK_NO_MODE, AT_FDCWD, path, flags)
+#define PENSTOCK_CHECKED_OPEN_AT(symbol, alias)                                                                                       \
+  PENSTOCK_OPEN(symbol, alias, checked_open_at_function, (int folder, const char* path, int flags), PENSTOCK_NO_MODE, folder, folder, \
+                path, flags)
 
 PENSTOCK_CHECKED_OPEN("__open_2", checked_open)
 PENSTOCK_CHECKED_OPEN("__open64_2", checked_open64)
