@@ -4,9 +4,9 @@
 // `penstock run` preloads it. Thread-safe and async-signal-safe.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,6 +18,8 @@
 #include <cstring>
 
 #define PENSTOCK_INTERPOSED extern "C" __attribute__((visibility("default")))
+
+extern "C" [[gnu::weak]] void penstock_print_error(const char* text);  // in libcufile.so.0, which `penstock run` preloads too
 
 namespace {
 
@@ -59,12 +61,12 @@ std::atomic<bool> reports{false};
   reports = wanted != nullptr && std::strcmp(wanted, "summary") == 0;
 }
 
-void report(const char* path) {
-  if (!reports.exchange(false)) return;
-  constexpr char text[] = ": opened without O_DIRECT, which its file system does not support. Later files are not reported\n";
-  const auto part = [](const char* words) { return iovec{const_cast<char*>(words), std::strlen(words)}; };
-  const iovec parts[] = {part("penstock: "), part(path), part(text)};
-  ::syscall(SYS_writev, STDERR_FILENO, parts, 3);  // not writev(), a cancellation point: the caller would never get its descriptor
+void report(const char* name) {
+  if (&penstock_print_error == nullptr || !reports.exchange(false)) return;
+  char text[PATH_MAX + 128];
+  std::snprintf(text, sizeof text,
+                "penstock: %s: opened without O_DIRECT, which its file system does not support. Later files are not reported\n", name);
+  penstock_print_error(text);
 }
 
 // statx is in glibc 2.28, fstatat only in 2.33. With AT_EMPTY_PATH, an empty path means the descriptor itself.
@@ -86,7 +88,7 @@ int open_created(int folder, const char* path, int flags) {
   if (fd < 0) return fd;
   struct statx facts {};
   if (describe(fd, "", AT_EMPTY_PATH, facts) && S_ISREG(facts.stx_mode) && facts.stx_size == 0 && facts.stx_nlink == 1) return fd;
-  ::syscall(SYS_close, fd);  // no cancellation point either
+  ::syscall(SYS_close, fd);  // not close(), a cancellation point that could leave the descriptor open
   return -1;
 }
 

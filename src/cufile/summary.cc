@@ -1,4 +1,7 @@
-// Implements PENSTOCK_LOG=summary for a program that makes no cuFile calls; otherwise the engine reports where the bytes went.
+// Implements PENSTOCK_LOG=summary for a program that makes no cuFile calls; otherwise the engine reports where the bytes went. Also prints
+// for libpenstock_direct_io.so, which uses only the C library.
+#include <pthread.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -15,3 +18,11 @@ namespace {
 }
 
 }  // namespace
+
+// Not a cancellation point: the caller may hold a descriptor that nobody else knows.
+extern "C" __attribute__((visibility("default"))) void penstock_print_error(const char* text) {
+  int before = 0;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+  penstock::print_error(text);
+  pthread_setcancelstate(before, nullptr);
+}

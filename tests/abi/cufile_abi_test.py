@@ -138,6 +138,7 @@ def function_names():
 MARKER = "penstock_cufile_marker"
 # KvikIO's C++ library calls this one of ours if `penstock run` has preloaded our library (src/cufile/kvikio.cc).
 OF_KVIKIO = "_ZN6kvikio17run_udev_readableEv"
+OF_DIRECT_IO = "penstock_print_error"  # libpenstock_direct_io.so calls it
 
 
 def exported(arguments, library):
@@ -150,7 +151,7 @@ def check_library(arguments, report):
     library = arguments.library
     symbols = exported(arguments, library)
     names = {name for _, name in symbols}
-    wanted = function_names() | {MARKER, OF_KVIKIO}
+    wanted = function_names() | {MARKER, OF_KVIKIO, OF_DIRECT_IO}
     report.check("functions that our library lacks", sorted(wanted - names))
     report.check("names that our library should not export", sorted(names - wanted))
     report.check("exports that are no functions", [f"{kind} {name}" for kind, name in symbols if kind != "T"])
