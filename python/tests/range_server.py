@@ -1,4 +1,5 @@
-"""A web server for tests, on loopback, that serves the files of a folder by ranges, as servers should."""
+"""A web server for tests, on loopback, that serves the files of a folder by ranges, as servers should. It is also an S3 server for anonymous readers,
+whose buckets are the folders in the folder."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 
 class Gate:
@@ -49,7 +50,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, with_body: bool) -> None:
         type(self).asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-        file = self.folder / unquote(self.path.partition("?")[0]).lstrip("/")
+        path, _, query = self.path.partition("?")
+        if "list-type=2" in query:
+            return self._list(self.folder / unquote(path).strip("/"), parse_qs(query).get("prefix", [""])[0])
+        file = self.folder / unquote(path).lstrip("/")
         if not file.is_file():
             self.send_response(404)
             self.send_header("Content-Length", "0")
@@ -69,6 +73,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if with_body:
             self.wfile.write(content[first : last + 1])
+
+    def _list(self, bucket: Path, prefix: str) -> None:
+        """As S3 lists a bucket."""
+        names = sorted(str(each.relative_to(bucket)) for each in bucket.rglob("*") if each.is_file())
+        rows = "".join(f"<Contents><Key>{name}</Key><Size>{(bucket / name).stat().st_size}</Size></Contents>" for name in names if name.startswith(prefix))
+        content = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         pass

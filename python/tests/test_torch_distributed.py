@@ -131,13 +131,13 @@ def test_a_file_that_is_cut_while_it_is_read_names_the_tensor(tmp_path: Path, mo
     wanted = {"first": torch.arange(50_000), "second": torch.arange(50_000)}
     dcp.save(wanted, storage_writer=checkpoint.FileSystemWriter(tmp_path))
     (path,) = tmp_path.glob("*.distcp")
-    move = checkpoint.move_pieces
+    move = checkpoint.move_batches
 
     def cut(*arguments: Any, **named: Any) -> None:
         os.truncate(path, 100_000)
         move(*arguments, **named)
 
-    monkeypatch.setattr(checkpoint, "move_pieces", cut)
+    monkeypatch.setattr(checkpoint, "move_batches", cut)
     with pytest.raises(dcp.CheckpointException, match=f"{path}: tensor (first|second): read "):
         dcp.load(zeros_of(wanted), storage_reader=checkpoint.FileSystemReader(tmp_path))
 

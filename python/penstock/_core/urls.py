@@ -1,17 +1,19 @@
-"""Recognizes URLs of objects on servers, and orders the writes of an object roughly by offset."""
+"""Recognizes URLs of objects on servers, opens several at once, and orders the writes of an object roughly by offset."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from .. import _native
 
-__all__ = ["in_order", "is_url", "place_of"]
+__all__ = ["in_order", "is_url", "opened_together", "place_of"]
 
 # Bytes in flight at once. A part of an object is sent once it is complete; incomplete parts are kept in memory.
 _STEP_BYTES = 64 << 20
+
+_MOST_OPENED_AT_ONCE = 16
 
 _T = TypeVar("_T")
 
@@ -24,6 +26,27 @@ def is_url(path: Any) -> bool:
 def place_of(path: str) -> str:
     """Returns a key that is the same for all paths of a file."""
     return path if is_url(path) else os.path.realpath(path)
+
+
+def opened_together(names: Sequence[str], open_one: Callable[[str], _T], close: Callable[[_T], object]) -> Iterator[_T]:
+    """Yields the opened files in order. Opens files on servers concurrently, because each open waits for a response. If one cannot be opened, those
+    that have not been yielded are closed."""
+    if len(names) < 2 or not any(map(is_url, names)):
+        yield from map(open_one, names)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(len(names), _MOST_OPENED_AT_ONCE), "penstock-open") as pool:
+        begun = [pool.submit(open_one, name) for name in names]
+        taken = 0
+        try:
+            for each in begun:
+                taken += 1
+                yield each.result()
+        finally:
+            for each in begun[taken:]:  # files after the one that failed
+                if not each.cancel() and each.exception() is None:
+                    close(each.result())
 
 
 def in_order(requests: Iterable[_T], nbytes_of: Callable[[_T], int]) -> Iterator[list[_T]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import bisect
 import itertools
 from array import array
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from .. import _native
 from .._core.errors import Error, InvalidArgument, ShortRead
 from .._core.futures import FIRST_EXCEPTION, wait
+from .._core.urls import is_url
 from .errors import listed
 from .slices import Part
 from .sources import Source
@@ -129,6 +131,7 @@ class Reads:
         self._links = links
         self._flow = None if most_bytes is None else Flow(links, most_bytes)
         self._batches: list[Request] = []
+        self._rows: deque[tuple[Any, Source]] = deque()  # neighbouring small ranges of objects on servers
 
     def start(self, source: Source, memory: Any, ranges: Ranges, copies: Sequence[Any] = ()) -> None:
         """Starts a batch. `copies` are buffers on other devices, each filled from the previous one. The file is read once."""
@@ -139,12 +142,42 @@ class Reads:
             return
         if copies:
             ranges = ranges.cut(_handed_on_bytes)
+        elif is_url(source.file.name) and _native.describe(memory)["kind"] != "device":  # the library itself merges reads into devices
+            ranges = self._start_rows(source, memory, ranges)
+            if not ranges.sizes:
+                return
         future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places, copies=copies, links=self._links)
         self._batches.append(Request(future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
+
+    def _start_rows(self, source: Source, memory: Any, ranges: Ranges) -> Ranges:
+        """Starts reading the small ranges that have neighbours. Returns the others. Blocks if much is in flight."""
+        from .._core.pieces import ROWS_IN_FLIGHT, Piece, Rows, rows_of  # only for files on servers
+
+        address = _native.resolve(memory, True)[0]
+        pieces = [Piece("", offset, size, address + place, memory) for offset, size, place in zip(ranges.offsets, ranges.sizes, ranges.places)]
+        pieces, together = rows_of(pieces)
+        for each in together:
+            if len(self._rows) == ROWS_IN_FLIGHT:
+                self._end_rows()
+            self._rows.append((Rows(source.file, each), source))
+        left = Ranges()
+        left.add_all([each.offset for each in pieces], [each.nbytes for each in pieces], [each.address - address for each in pieces])
+        return left
+
+    def _end_rows(self) -> None:
+        rows, source = self._rows[0]
+        try:
+            counts = rows.end()
+        except Error as problem:
+            raise _told(problem, source) from None
+        _check_counts(source, [each.offset for each in rows.pieces], [each.nbytes for each in rows.pieces], counts)
+        self._rows.popleft()
 
     def wait(self) -> None:
         """Waits for all batches. On the first error, or an exception from a signal handler, cancels the remaining batches and raises it."""
         try:
+            while self._rows:
+                self._end_rows()
             wait([each.future for each in self._batches], return_when=FIRST_EXCEPTION)
             for each in self._batches:
                 if each.future.done():
@@ -158,7 +191,8 @@ class Reads:
 
     def cancel(self) -> list[Any]:
         """Cancels the batches in flight. Their memory stays in use until they are done."""
-        running = [each.future for each in self._batches if not each.future.done()]
+        every = [*(each.future for each in self._batches), *(rows.future for rows, _ in list(self._rows))]
+        running = [each for each in every if not each.done()]
         for each in running:
             each.cancel()
         return running

@@ -10,16 +10,15 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import InvalidArgument, NotFound
+from .._core.urls import opened_together
 from .errors import SafetensorError, meant, of_file
 from .header import Header, read_header
 
-__all__ = ["Path", "Paths", "Source", "Sources", "StorageOptions", "check_names"]
+__all__ = ["Path", "Paths", "Source", "Sources", "StorageOptions", "check_names", "files_of"]
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
 StorageOptions = Mapping[str, Any]  # as in penstock.open()
-
-_MOST_OPENED_AT_ONCE = 16  # opened concurrently on servers, because each open waits for a response
 
 
 class Source:
@@ -86,7 +85,7 @@ class Sources:
         names: list[str] = []
         promised: dict[str, str] = {}  # tensor: the file that contains it according to an index
         for path in _listed(paths):
-            found, index = _files_of(path, storage_options)
+            found, index = files_of(path, storage_options)
             names += [each for each in found if each not in names]
             promised.update(index)
         self._stack = contextlib.ExitStack()
@@ -150,29 +149,16 @@ def _checked(path: Any) -> Path:
 
 
 def _opened(names: list[str], devices: Iterable[str], storage_options: StorageOptions | None) -> Iterator[Source]:
-    """Yields the files in order. Opens files on servers concurrently, because their latency is high. Opening rejects storage_options unless a path is
-    a URL."""
-    if len(names) < 2 or not any(map(_native.is_url, names)):
-        yield from (Source(name, devices, storage_options=storage_options) for name in names)
-        return
-    from concurrent.futures import ThreadPoolExecutor
+    """Yields the files in order. Opening rejects storage_options unless a path is a URL."""
+    some_far = any(map(_native.is_url, names))
 
-    with ThreadPoolExecutor(min(len(names), _MOST_OPENED_AT_ONCE), "penstock-open") as pool:
-        begun = [
-            pool.submit(Source, name, devices, storage_options=storage_options if _native.is_url(name) else None) for name in names
-        ]
-        taken = 0
-        try:
-            for each in begun:
-                taken += 1
-                yield each.result()
-        finally:
-            for each in begun[taken:]:  # files after the one that failed
-                if not each.cancel() and each.exception() is None:
-                    each.result().file.close()
+    def open_one(name: str) -> Source:
+        return Source(name, devices, storage_options=storage_options if _native.is_url(name) or not some_far else None)
+
+    return opened_together(names, open_one, lambda source: source.file.close())
 
 
-def _files_of(path: Path, storage_options: StorageOptions | None) -> tuple[list[str], dict[str, str]]:
+def files_of(path: Path, storage_options: StorageOptions | None) -> tuple[list[str], dict[str, str]]:
     """Returns the files at a path, and the file that an index lists for each tensor."""
     name = _native.find_model(path, storage_options)
     at_url = _native.is_url(name)

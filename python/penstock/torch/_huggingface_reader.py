@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,18 +15,21 @@ from torch.distributed.checkpoint import hf_storage as _hf_storage
 from torch.distributed.checkpoint import quantized_hf_storage as _quantized
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, StorageMeta, TensorProperties, TensorStorageMetadata
 
+from .._core.batches import in_batches
 from .._core.errors import InvalidArgument
+from .._core.urls import is_url, opened_together
 from .._tensors.errors import of_file
 from .._tensors.frameworks import Framework, framework_on
 from .._tensors.load_file import check_type
 from .._tensors.safe_open import safe_open
-from .._tensors.sources import Source
+from .._tensors.sources import Source, files_of
+from ._checkpoint_folder import CheckpointFolder, in_turns
 from ._plan_tensors import by_file, check_targets, done
 from ._tensor_reads import TensorRead, read_tensors
 
 __all__ = ["HuggingFaceStorageReader", "QuantizedHuggingFaceStorageReader"]
 
-_most_open = 128  # open files: a checkpoint from many ranks has thousands of files, and the usual limit is 1024
+_most_open = 128  # files that stay open
 _most_elements = 2**63 - 1
 
 
@@ -35,7 +37,8 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
     """Reads safetensors files, or the parts that a rank needs, directly into the target tensors, from all files at once.
 
     Arguments, metadata and results are the same as for `torch.distributed.checkpoint.HuggingFaceStorageReader`. Any program may have written the
-    files. `thread_count` has no effect. If a tensor and its target differ in type, the values are converted.
+    files. `thread_count` has no effect. If a tensor and its target differ in type, the values are converted. The path may be the URL of a folder:
+    s3://BUCKET/MODEL, or on a web server that has the model's index. `storage_options`: how to reach the server, as in `penstock.open()`.
 
     Raises `penstock.Error` if reading fails, if files are missing from the folder, or if a tensor is in two files; the message names the file and the
     tensor.
@@ -43,12 +46,18 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
 
     _sources: dict[str, Source] = {}  # by path; open since read_metadata()
 
+    def __init__(self, path: Any, *arguments: Any, storage_options: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(path, *arguments, **options)
+        self.fs = CheckpointFolder(storage_options)
+        self.path = self.fs.init_path(path)
+
     def read_metadata(self) -> Any:
         self._close()
         metadata = Metadata(state_dict_metadata={}, storage_data={}, storage_meta=StorageMeta(load_id=self.load_id))
         try:
-            for path in sorted(each for each in self.fs.ls(self.path) if each.endswith(_hf_utils.SUFFIX)):
-                self._add_file(metadata, path)
+            for paths in in_batches(self._paths(), 0, lambda path: 0, _most_open):
+                for path, source in zip(paths, self._opened(paths)):
+                    self._add_file(metadata, path, source)
             _check_is_whole(metadata, os.fspath(self.path))
         except BaseException:
             self._close()
@@ -58,7 +67,7 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
     def read_data(self, plan: Any, planner: Any) -> Any:
         try:
             check_targets(plan.items, planner)
-            for each in _in_turns(by_file(self.storage_data, plan.items)):
+            for each in in_turns(by_file(self.storage_data, plan.items), at_once=True):
                 self._read_files(each, planner)
         finally:
             self._close()
@@ -68,8 +77,16 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
         self._close()
         super().reset(checkpoint_id)
 
-    def _add_file(self, metadata: Any, path: str) -> None:
-        source = Source(path)
+    def _paths(self) -> list[str]:
+        """Returns the checkpoint's files. A web server cannot list a folder, so the model's index must name them."""
+        if is_url(self.path) and not self.path.startswith("s3:"):
+            return files_of(self.path, self.fs.storage_options)[0]
+        return sorted(each for each in self.fs.ls(self.path) if each.endswith(_hf_utils.SUFFIX))
+
+    def _opened(self, paths: Sequence[str]) -> Iterator[Source]:
+        return opened_together(paths, lambda path: Source(path, storage_options=self.fs.storage_options), lambda source: source.file.close())
+
+    def _add_file(self, metadata: Any, path: str, source: Source) -> None:
         _add_tensors(metadata, source, framework_on("pt", "cpu"))
         if len(self._sources) < _most_open:
             self._sources[path] = source
@@ -77,8 +94,11 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
             source.file.close()
 
     def _read_files(self, files: dict[str, list[Any]], planner: Any) -> None:
-        opened = {path: self._sources.pop(path) if path in self._sources else Source(path) for path in files}
+        opened = {path: self._sources.pop(path) for path in files if path in self._sources}
         try:
+            missing = [path for path in files if path not in opened]
+            for path, source in zip(missing, self._opened(missing)):
+                opened[path] = source
             found = [_read_of(opened[path], item, planner) for path, items in files.items() for item in items]
             read_tensors([read for read, _ in found])
             for read, item in found:
@@ -94,10 +114,19 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
 
 
 class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageReader, HuggingFaceStorageReader):  # type: ignore[misc]
-    """Reads quantized safetensors files for `torch.distributed.checkpoint`. The arguments are the same as for PyTorch's class of the same name.
+    """Reads quantized safetensors files for `torch.distributed.checkpoint`. The arguments are the same as for PyTorch's class of the same name, and
+    `storage_options` as for `HuggingFaceStorageReader`.
 
     Penstock reads quantized tensors one at a time, and PyTorch dequantizes them. Other tensors are read as in `HuggingFaceStorageReader`.
     """
+
+    def __init__(self, path: Any, *arguments: Any, storage_options: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(path, *arguments, **options)
+        self.fs = CheckpointFolder(storage_options)
+
+    def _load_quantization_metadata(self) -> None:
+        with self.fs.create_stream(self.fs.concat_path(self.path, _hf_utils._metadata_fn), "rb") as file:
+            self._build_weight_scale_mapping(json.load(file).get("weight_map", {}))
 
     def read_data(self, plan: Any, planner: Any) -> Any:
         check_targets(plan.items, planner)
@@ -107,7 +136,7 @@ class QuantizedHuggingFaceStorageReader(_quantized.QuantizedHuggingFaceStorageRe
             for each in items:
                 (quantized if self._is_tensor_quantized(each.storage_index.fqn) else plain).append(each)
             if quantized:
-                with safe_open(path, framework="pt") as file:
+                with safe_open(path, framework="pt", storage_options=self.fs.storage_options) as file:
                     for each in quantized:
                         self._process_read_request(file, each, planner)
         return HuggingFaceStorageReader.read_data(self, dataclasses.replace(plan, items=plain), planner)
@@ -198,12 +227,6 @@ def _is_offset(value: Any, length: int) -> bool:
 
 
 # --- requests of a plan
-
-
-def _in_turns(files: dict[str, list[Any]]) -> Iterator[dict[str, list[Any]]]:
-    left = iter(files.items())
-    while turn := dict(itertools.islice(left, _most_open)):
-        yield turn
 
 
 def _read_of(source: Source, item: Any, planner: Any) -> tuple[TensorRead, Any]:

@@ -15,8 +15,8 @@ import dataclasses
 import io
 import os
 import pickle
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed.checkpoint
@@ -26,14 +26,18 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from .. import _native
 from .._core.arrays.of_torch import count_changes
+from .._core.batches import in_batches
 from .._core.errors import ShortRead
 from .._core.packing import aligned
-from .._core.pieces import Piece, move_pieces
+from .._core.pieces import Batch, Piece, move_batches
 from .._core.saving import save_image
 from .._core.small_files import sync_folder
 from .._core.torch_memory import copy_into, span_of_tensor
 from .._core.torch_storages import Memory, Snapshot, is_plain, new_storage, reaches, synchronize
-from ._blobs import Blob, blobs_of
+from .._core.urls import is_url
+from .._core.windows import Part, Window, held_bytes, windows_of
+from ._blobs import Blob, blob_of
+from ._checkpoint_folder import CheckpointFolder, in_turns, opened
 from ._checkpoint_image import CheckpointImage, piece_of
 from ._plan_tensors import by_file, check_sources, check_state, check_targets, done, overlapping, takes_bytes
 from ._runs import runs_of
@@ -49,14 +53,18 @@ if hasattr(torch.distributed.checkpoint, "QuantizedHuggingFaceStorageReader"):  
     __all__ += ["HuggingFaceStorageReader", "HuggingFaceStorageWriter", "QuantizedHuggingFaceStorageReader"]
 
 _ALIGNMENT = 4096 # of each tensor's part of a file
+_HELD_BYTES = 256 << 20  # limit for parts of files that are in memory at once
+_SHORT_BYTES = 256 << 10  # on a server, shorter runs cost more than the bytes between them
 
 
 class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
     """Reads tensors, or the parts that a rank needs, directly into the target tensors.
 
-    The arguments are the same as for `torch.distributed.checkpoint.FileSystemReader`. PyTorch itself reads items that extensions have transformed,
-    and items whose targets are not plain tensors. If a tensor has two names, or two tensors overlap, the later one in the plan wins; PyTorch's
-    `load()` plans in alphabetical order.
+    The arguments are the same as for `torch.distributed.checkpoint.FileSystemReader`. The path may also be the URL of a folder on a server, such as
+    s3://BUCKET/CHECKPOINT; all items of all files are then requested together. `storage_options`: how to reach the server, as in `penstock.open()`.
+
+    PyTorch itself reads items that extensions have transformed, and items whose targets are not plain tensors. If a tensor has two names, or two
+    tensors overlap, the later one in the plan wins; PyTorch's `load()` plans in alphabetical order.
 
     Raises:
 
@@ -64,17 +72,30 @@ class FileSystemReader(_filesystem.FileSystemReader):  # type: ignore[misc]
     - `penstock.Error`: reading failed; the message names the file and the tensor.
     """
 
+    def __init__(self, path: Any, *arguments: Any, storage_options: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(path, *arguments, **options)
+        self.fs = CheckpointFolder(storage_options)
+        self.path = self.fs.init_path(path)
+
     def read_data(self, plan: Any, planner: Any) -> Any:
         """Reads the items in the plan. Called by PyTorch."""
         left: list[Any] = []
         check_targets(plan.items, planner)
-        for relative_path, items in by_file(self.storage_data, plan.items).items():
-            path = os.path.join(self.path, relative_path)
-            with _native.open(path) as file:
-                left += _FileReads(file, path, self.storage_data, planner).run(items)
+        infos = self.storage_data
+        for files in in_turns({os.path.join(self.path, name): items for name, items in by_file(infos, plan.items).items()}, is_url(self.path)):
+            with opened(files, self.fs.storage_options) as found:
+                every = [_Wanted(path, item, infos[item.storage_index], found[path]) for path, items in files.items() for item in items]
+                for batch in in_batches(every, _HELD_BYTES, lambda each: held_bytes(each.part())):
+                    left += _Reads(planner).run(batch)
         if left:
             return super().read_data(dataclasses.replace(plan, items=left), planner)
         return done(None)
+
+    def _slice_file(self, file: Any, sinfo: Any) -> Any:
+        if not isinstance(file, _native.File):
+            return super()._slice_file(file, sinfo)
+        content = bytearray(sinfo.length)  # with one request, because PyTorch reads it in small steps
+        return io.BytesIO(content[: file.read_into(content, sinfo.offset)])
 
 
 class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
@@ -126,54 +147,68 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
 # --- reads
 
 
-class _FileReads:
-    """A plan's items in one file."""
+class _Wanted(NamedTuple):
+    """An item of a plan, and its place."""
 
-    def __init__(self, file: Any, path: str, storage_data: Any, planner: Any) -> None:
-        self._file = file
-        self._path = path
-        self._infos = storage_data
+    path: str
+    item: Any
+    info: Any
+    file: _native.File
+
+    def part(self) -> Part:
+        return Part(self.file, self.info.offset, self.info.length)
+
+
+class _Reads:
+    """Items of a plan, from one or several files, that are read at once."""
+
+    def __init__(self, planner: Any) -> None:
         self._planner = planner
-        self._pieces: list[Piece] = []
-        self._later: list[Any] = []  # actions to run after all reads
+        self._pieces: dict[str, list[Piece]] = {}  # by path
+        self._copies: list[tuple[Any, memoryview]] = []  # target memory, and bytes that are already there
+        self._devices: set[torch.device] = set()  # of the targets
+        self._later: list[Callable[[], object]] = []  # actions to run after all reads
         self._changed: list[Any] = []  # tensors that were read in place
 
-    def run(self, items: Sequence[Any]) -> list[Any]:
+    def run(self, every: Sequence[_Wanted]) -> list[Any]:
         """Reads the items, and returns those that PyTorch must read."""
-        left = [each for each in items if getattr(self._info(each), "transform_descriptors", None)]
-        raw = [each for each in items if each not in left and each.type == LoadItemType.BYTE_IO]
-        tensors = [each for each in items if each not in left and each.type != LoadItemType.BYTE_IO]
-        for each in raw:
-            self._read_raw(each)
-        ranges = [(self._info(each).offset, self._info(each).length) for each in tensors]
-        found: list[tuple[Any, Blob, Any]] = []
-        for item, blob in zip(tensors, blobs_of(self._file, self._path, ranges)):
+        left = [each.item for each in every if getattr(each.info, "transform_descriptors", None)]
+        mine = [each for each in every if not getattr(each.info, "transform_descriptors", None)]
+        for each in mine:
+            if each.item.type == LoadItemType.BYTE_IO:
+                self._read_raw(each)
+        tensors = [each for each in mine if each.item.type != LoadItemType.BYTE_IO]
+        found: list[tuple[_Wanted, Window, Blob, Any]] = []
+        for each, window in zip(tensors, windows_of([each.part() for each in tensors])):
+            blob = blob_of(window, each.path, each.info.offset)
             if blob is None:
-                left.append(item)
+                left.append(each.item)
             else:
-                found.append((item, blob, self._planner.resolve_tensor(item).detach()))
-        together = overlapping([target for _, _, target in found])
-        for number, each in enumerate(found):
-            self._read_tensor(*each, in_place=number not in together)
-        synchronize(each.device for each in self._pieces if isinstance(each.device, torch.device))
-        move_pieces(self._file, self._pieces, label=self._path)
+                found.append((each, window, blob, self._planner.resolve_tensor(each.item).detach()))
+        together = overlapping([target for *_, target in found])
+        for number, row in enumerate(found):
+            self._read_tensor(*row, in_place=number not in together)
+        synchronize(self._devices)
+        files = {each.path: each.file for each in every}
+        move_batches([Batch(files[path], pieces, path) for path, pieces in self._pieces.items()], meanwhile=self._copy)
         count_changes(self._changed)
         for finish in self._later:
             finish()
         return left
 
-    def _info(self, item: Any) -> Any:
-        return self._infos[item.storage_index]
+    def _copy(self) -> None:
+        for memory, content in self._copies:
+            _native.copy(memory, content)
 
-    def _read_raw(self, item: Any) -> None:
-        info = self._info(item)
+    def _read_raw(self, wanted: _Wanted) -> None:
+        item, info = wanted.item, wanted.info
         content = bytearray(info.length)
         if info.length:
-            self._pieces.append(piece_of(info.offset, content, f"object {item.storage_index.fqn}"))
+            self._pieces.setdefault(wanted.path, []).append(piece_of(info.offset, content, f"object {item.storage_index.fqn}"))
         self._later.append(lambda: self._planner.load_bytes(item, io.BytesIO(bytes(content))))
 
-    def _read_tensor(self, item: Any, blob: Blob, target: Any, in_place: bool) -> None:
-        name = f"tensor {item.storage_index.fqn}"
+    def _read_tensor(self, wanted: _Wanted, window: Window, blob: Blob, target: Any, in_place: bool) -> None:
+        item = wanted.item
         source = _narrowed(blob.tensor, item.storage_offsets, item.lengths)
         if target.size() != source.size():
             raise AssertionError(f"req {item.storage_index} mismatch sizes {target.size()} vs {source.size()}")
@@ -183,21 +218,20 @@ class _FileReads:
         runs = None
         if target.dtype == source.dtype and takes_bytes(target) and in_place:
             runs = runs_of(source, target)
-        if runs is not None:
+        if runs is not None and not (is_url(wanted.path) and len(runs) > 1 and _span_bytes(source) < len(runs) * _SHORT_BYTES):
             self._changed.append(target)
             for run in runs:
                 address = target.data_ptr() + run.target
-                self._add(name, blob, blob.offset + run.source, run.nbytes, address, target, target.device)
+                self._add(wanted, window, blob, blob.offset + run.source, run.nbytes, address, target, target.device)
             return
-        self._read_beside(name, blob, source, target)
+        self._read_beside(wanted, window, blob, source, target)
 
-    def _read_beside(self, name: str, blob: Blob, source: Any, target: Any) -> None:
+    def _read_beside(self, wanted: _Wanted, window: Window, blob: Blob, source: Any, target: Any) -> None:
         """Reads the storage range that contains the part into temporary memory, and copies the part from there."""
         first = source.storage_offset() * source.element_size()
-        start, end = span_of_tensor(source)
-        nbytes = end - start
+        nbytes = _span_bytes(source)
         storage = new_storage(nbytes, target.device if reaches(target.device) else torch.device("cpu"))
-        self._add(name, blob, blob.offset + first, nbytes, storage.data_ptr(), storage, storage.device)
+        self._add(wanted, window, blob, blob.offset + first, nbytes, storage.data_ptr(), storage, storage.device)
 
         def copy() -> None:
             content = torch.empty(0, dtype=source.dtype, device=storage.device).set_(storage, 0, source.size(), source.stride())
@@ -205,11 +239,22 @@ class _FileReads:
 
         self._later.insert(len(self._later) - 1, copy)
 
-    def _add(self, name: str, blob: Blob, offset: int, nbytes: int, address: int, owner: Any, device: Any) -> None:
+    def _add(self, wanted: _Wanted, window: Window, blob: Blob, offset: int, nbytes: int, address: int, owner: Any, device: Any) -> None:
+        name = f"tensor {wanted.item.storage_index.fqn}"
         if offset + nbytes > blob.offset + blob.nbytes:
-            message = f"{self._path}: {name}: its storage has {blob.nbytes} bytes, but {offset + nbytes - blob.offset} are needed"
-            raise ShortRead(message, code="short_read", filename=self._path, offset=blob.offset)
-        self._pieces.append(Piece(name, offset, nbytes, address, owner, device))
+            message = f"{wanted.path}: {name}: its storage has {blob.nbytes} bytes, but {offset + nbytes - blob.offset} are needed"
+            raise ShortRead(message, code="short_read", filename=wanted.path, offset=blob.offset)
+        self._devices.add(device)
+        content = window.held(offset - wanted.info.offset, nbytes)
+        if content is not None:
+            self._copies.append((_native.Pointer(address, nbytes, owner), content))
+            return
+        self._pieces.setdefault(wanted.path, []).append(Piece(name, offset, nbytes, address, owner, device))
+
+
+def _span_bytes(source: Any) -> int:
+    start, end = span_of_tensor(source)
+    return end - start
 
 
 def _narrowed(tensor: Any, offsets: Sequence[int], lengths: Sequence[int]) -> Any:

@@ -1,0 +1,111 @@
+"""Parts of files, presented as files of their own, whose small parts or ends are already in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .. import _native
+from .pieces import merged
+from .urls import is_url
+
+__all__ = ["Part", "Window", "held_bytes", "windows_of"]
+
+# Bytes to read at the start and at the end of each part.
+_EDGE_BYTES = 4096
+# Parts up to this size are read whole: from a server, because each request costs a round trip.
+_WHOLE_BYTES = 2 * _EDGE_BYTES
+_WHOLE_BYTES_FAR = 1 << 20
+# Gaps up to this size are read too.
+_GAP_BYTES = 0
+_GAP_BYTES_FAR = 64 << 10
+_MOST_BYTES = 64 << 20  # of one request
+
+
+class Part(NamedTuple):
+    """A range of an open file."""
+
+    file: Any
+    start: int
+    nbytes: int
+
+
+class Window:
+    """A part of a file. Has the methods of penstock.File that zipfile and a reader of headers need."""
+
+    def __init__(self, part: Part) -> None:
+        self._file, self._start, self._nbytes = part
+        self._held: list[tuple[int, memoryview]] = []  # offset in the part, and content
+        self._position = 0
+
+    def hold(self, offset: int, content: memoryview) -> None:
+        self._held.append((offset, content))
+
+    def held(self, offset: int, nbytes: int) -> memoryview | None:
+        """Returns these bytes if they are in memory."""
+        for first, content in self._held:
+            if first <= offset and offset + nbytes <= first + len(content):
+                return content[offset - first : offset - first + nbytes]
+        return None
+
+    def read_into(self, buffer: Any, offset: int = 0) -> int:
+        target = memoryview(buffer)
+        count = max(0, min(len(target), self._nbytes - offset))
+        content = self.held(offset, count)
+        if content is not None:
+            target[:count] = content
+            return count
+        return int(self._file.read_into(target[:count], self._start + offset)) if count else 0
+
+    def read_many(self, requests: Any) -> list[int]:
+        return [self.read_into(buffer, offset) for buffer, offset in requests]
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._nbytes - self._position)
+        content = bytearray(left if size is None or size < 0 else min(size, left))
+        done = self.read_into(content, self._position)
+        self._position += done
+        return bytes(content[:done])
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = (0, self._position, self._nbytes)[whence]
+        if base + offset < 0:
+            raise OSError(f"offset {offset} is before the start of the file")  # zipfile relies on files raising this error
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def seekable(self) -> bool:
+        return True
+
+
+def held_bytes(part: Part) -> int:
+    """Returns how many bytes of a part windows_of() keeps in memory."""
+    whole = _WHOLE_BYTES_FAR if is_url(part.file.name) else _WHOLE_BYTES
+    return part.nbytes if part.nbytes <= whole else 2 * _EDGE_BYTES
+
+
+def windows_of(parts: Sequence[Part]) -> list[Window]:
+    """Reads small parts, and the starts and ends of the others, from all files at once. Neighbours are read with one request."""
+    windows = [Window(each) for each in parts]
+    wanted: dict[int, list[tuple[int, int, Window, int]]] = {}  # by file: offset and size in the file, window, and offset in the window
+    files = {id(each.file): each.file for each in parts}
+    for part, window in zip(parts, windows):
+        held = held_bytes(part)
+        edges = [(0, held)] if held == part.nbytes else [(0, _EDGE_BYTES), (part.nbytes - _EDGE_BYTES, _EDGE_BYTES)]
+        wanted.setdefault(id(part.file), []).extend((part.start + first, nbytes, window, first) for first, nbytes in edges if nbytes)
+    requests, groups = [], []
+    for key, ranges in wanted.items():
+        gap = _GAP_BYTES_FAR if is_url(files[key].name) else _GAP_BYTES
+        for group in merged(sorted(ranges, key=lambda each: each[0]), lambda each: each[:2], gap, _MOST_BYTES):
+            offset = group[0][0]
+            content = memoryview(bytearray(max(each[0] + each[1] for each in group) - offset))
+            requests.append((files[key], content, offset))
+            groups.append((offset, content, group))
+    counts = _native.pread_many(requests).result() if requests else []
+    for (offset, content, group), count in zip(groups, counts):
+        for place, nbytes, window, first in group:
+            window.hold(first, content[place - offset : min(place - offset + nbytes, count)])
+    return windows

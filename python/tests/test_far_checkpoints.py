@@ -1,0 +1,230 @@
+"""Checkpoints and models of many tensors on servers: the tensors are requested together, not one after another, and come to their places."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if not torch.distributed.is_available():
+    pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
+
+import torch.distributed.checkpoint as dcp  # noqa: E402
+
+from penstock.safetensors.torch import load_file, save_file  # noqa: E402
+from penstock.torch import checkpoint  # noqa: E402
+
+from . import range_server  # noqa: E402
+from .torch_states import quiet  # noqa: E402, F401
+
+MIB = 1 << 20
+WRITERS = [dcp.FileSystemWriter, checkpoint.FileSystemWriter]
+needs_safetensors = pytest.mark.skipif(not hasattr(checkpoint, "HuggingFaceStorageReader"), reason="this PyTorch has no HuggingFaceStorageReader")
+
+
+class Together(range_server.Gate):
+    """Once armed, answers no GET before this many wait for their answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+        self._lock = threading.Lock()
+        self._opened.set()
+
+    def arm(self, count: int) -> None:
+        self._count = count
+        self._opened.clear()
+
+    def pass_through(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count <= 0:
+                self._opened.set()
+        self._opened.wait(60)
+
+
+class Server:
+    def __init__(self, folder: Path, url: str, asked: list[Any], gate: Together) -> None:
+        self.folder, self.url, self.asked, self.gate = folder, url, asked, gate
+
+    def place(self, scheme: str, name: str) -> tuple[str, dict[str, Any] | None]:
+        """The URL of a folder in the bucket, and the options to reach it."""
+        if scheme == "http":
+            return f"{self.url}/bucket/{name}", None
+        return f"s3://bucket/{name}", {"endpoint": self.url, "anonymous": True, "region": "us-east-1", "addressing_style": "path"}
+
+    def requests_for(self, ending: str) -> int:
+        return sum(path.partition("?")[0].endswith(ending) for path, _ in self.asked)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    gate = Together()
+    (tmp_path / "bucket").mkdir()
+    with range_server.serving(tmp_path, gate) as (url, asked):
+        yield Server(tmp_path / "bucket", url, asked, gate)
+
+
+def state(count: int = 200) -> dict[str, Any]:
+    found: dict[str, Any] = {f"layer.{number}": torch.randn(1000 + number) for number in range(count)}
+    found |= {f"objects.{number}": {"step": number, "name": f"group {number}"} for number in range(20)}
+    found |= {"large": torch.randn(3 * MIB // 4 + 1), "scalar": torch.tensor(2.5), "empty": torch.empty(0, 3), "bfloat16": torch.randn(33).bfloat16()}
+    return found | {"transposed": torch.randn(7, 9).t(), "other type": torch.arange(5_000)}
+
+
+def zeros_of(obj: Any) -> Any:
+    if isinstance(obj, torch.Tensor):
+        return torch.zeros_like(obj, memory_format=torch.contiguous_format, dtype=torch.float64 if obj.dtype == torch.int64 else None)
+    return {name: zeros_of(each) for name, each in obj.items()} if isinstance(obj, dict) else None if isinstance(obj, str) else 0
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    if isinstance(wanted, torch.Tensor):
+        assert torch.equal(found, wanted.to(found.dtype))
+    elif isinstance(wanted, dict):
+        assert found.keys() == wanted.keys()
+        for name in wanted:
+            assert_same(found[name], wanted[name])
+    else:
+        assert found == wanted
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_items_of_one_file_are_requested_together(server: Server, scheme: str, writer: Any) -> None:
+    wanted = state()
+    dcp.save(wanted, storage_writer=writer(server.folder / "saved"))
+    found = zeros_of(wanted)
+    url, options = server.place(scheme, "saved")
+    dcp.load(found, storage_reader=checkpoint.FileSystemReader(url, storage_options=options))
+    assert_same(found, wanted)
+    (file,) = (server.folder / "saved").glob("*.distcp")
+    assert server.requests_for(".metadata") == 2
+    assert server.requests_for(".distcp") <= 8 + file.stat().st_size // MIB  # for 226 items; one piece of a request has at most 1 MiB
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_files_of_a_checkpoint_are_requested_at_once(server: Server, writer: Any) -> None:
+    wanted = {f"layer.{number}": torch.randn(100) for number in range(12)}
+    dcp.save(wanted, storage_writer=writer(server.folder / "saved", single_file_per_rank=False))
+    gate = server.gate
+
+    class Reader(checkpoint.FileSystemReader):  # type: ignore[misc]
+        def read_data(self, plan: Any, planner: Any) -> Any:
+            gate.arm(6)  # one after another, no request would be answered
+            return super().read_data(plan, planner)
+
+    found = zeros_of(wanted)
+    dcp.load(found, storage_reader=Reader(server.place("http", "saved")[0]))
+    assert_same(found, wanted)
+    assert server.requests_for(".distcp") == 2 * 12  # each file is opened, and read with one request
+
+
+def test_items_that_pytorch_reads_take_one_request_each(server: Server) -> None:
+    wanted = {"conjugate": torch.randn(3, dtype=torch.complex64).conj(), "plain": torch.arange(3.0)}
+    dcp.save(wanted, storage_writer=dcp.FileSystemWriter(server.folder / "saved"))
+    found = {"conjugate": torch.zeros(3, dtype=torch.complex64), "plain": torch.zeros(3)}
+    dcp.load(found, storage_reader=checkpoint.FileSystemReader(server.place("http", "saved")[0]))
+    assert torch.equal(found["conjugate"], wanted["conjugate"].resolve_conj()) and torch.equal(found["plain"], wanted["plain"])
+    assert server.requests_for(".distcp") == 4  # two opened files
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_columns_are_taken_from_few_requests(server: Server, writer: Any) -> None:
+    from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
+
+    whole = torch.arange(3000 * 300, dtype=torch.float32).reshape(3000, 300)
+    dcp.save({"a": whole}, storage_writer=writer(server.folder / "saved"))
+    reader = checkpoint.FileSystemReader(server.place("http", "saved")[0])
+    metadata = reader.read_metadata()
+    reader.set_up_storage_reader(metadata, True)
+    (index,) = metadata.storage_data
+    target = torch.zeros(3000, 150)
+    planner = dcp.DefaultLoadPlanner()
+    planner.set_up_planner({"a": target}, metadata, True)
+    item = ReadItem(LoadItemType.TENSOR, index, torch.Size([0, 0]), index, torch.Size([0, 150]), target.size())
+    reader.read_data(LoadPlan([item]), planner).wait()
+    assert torch.equal(target, whole[:, 150:])
+    assert server.requests_for(".distcp") <= 8  # for 3000 runs of 600 bytes in 3.6 MB
+
+
+def shorten(file: Path) -> None:
+    os.truncate(file, 60_000)
+
+
+@pytest.mark.parametrize(("fault", "message"), [(shorten, "truncated"), (os.unlink, "404")])
+def test_errors_name_the_object(server: Server, fault: Callable[[Path], None], message: str) -> None:
+    dcp.save({"first": torch.arange(5_000), "second": torch.arange(5_000)}, storage_writer=checkpoint.FileSystemWriter(server.folder / "saved"))
+    (file,) = (server.folder / "saved").glob("*.distcp")
+    fault(file)
+    url, _ = server.place("http", "saved")
+    found = {"first": torch.zeros(5_000, dtype=torch.int64), "second": torch.zeros(5_000, dtype=torch.int64)}
+    with pytest.raises(dcp.CheckpointException, match=f"{url}/{file.name}.*{message}"):
+        dcp.load(found, storage_reader=checkpoint.FileSystemReader(url))
+
+
+# --- safetensors files
+
+
+def write_model(folder: Path, count: int) -> dict[str, Any]:
+    """Four shards with an index."""
+    tensors = {f"layer.{number}": torch.randn(500 + number) for number in range(count)}
+    weights = {}
+    folder.mkdir()
+    for shard in range(4):
+        mine = {name: tensors[name] for name in list(tensors)[shard::4]}
+        save_file(mine, folder / f"model-{shard + 1}-of-4.safetensors")
+        weights.update(dict.fromkeys(mine, f"model-{shard + 1}-of-4.safetensors"))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+    return tensors
+
+
+def with_dcp(url: str, options: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    found = zeros_of(wanted)
+    dcp.load(found, storage_reader=checkpoint.HuggingFaceStorageReader(url, storage_options=options))
+    return found
+
+
+def with_dcp_and_another_type(url: str, options: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    found = {name: torch.zeros(each.shape, dtype=torch.float64) for name, each in wanted.items()}
+    dcp.load(found, storage_reader=checkpoint.HuggingFaceStorageReader(url, storage_options=options))
+    return found
+
+
+def with_quantized(url: str, options: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    found = zeros_of(wanted)
+    dcp.load(found, storage_reader=checkpoint.QuantizedHuggingFaceStorageReader(url, storage_options=options))
+    return found
+
+
+def with_load_file(url: str, options: Any, wanted: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = load_file(url, storage_options=options)
+    return found
+
+
+@needs_safetensors
+@pytest.mark.parametrize("scheme", ["http", "s3"])
+@pytest.mark.parametrize("way", [with_dcp, with_dcp_and_another_type, with_quantized, with_load_file])
+def test_tensors_of_safetensors_files_are_requested_together(server: Server, scheme: str, way: Any) -> None:
+    wanted = write_model(server.folder / "model", 200)
+    assert_same(way(*server.place(scheme, "model"), wanted), wanted)
+    assert server.requests_for(".safetensors") <= 4 * 5  # 200 tensors in four files
+
+
+@needs_safetensors
+def test_a_folder_that_cannot_be_listed_needs_an_index(server: Server) -> None:
+    write_model(server.folder / "model", 4)
+    (server.folder / "model" / "model.safetensors.index.json").unlink()
+    url, _ = server.place("http", "model")
+    with pytest.raises(dcp.CheckpointException, match=url):
+        dcp.load({}, storage_reader=checkpoint.HuggingFaceStorageReader(url))
+    s3, options = server.place("s3", "model")
+    found = {"layer.3": torch.zeros(503)}
+    dcp.load(found, storage_reader=checkpoint.HuggingFaceStorageReader(s3, storage_options=options))
+    assert found["layer.3"].any()
