@@ -30,6 +30,7 @@ class Gate:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # otherwise, each answer of two segments waits for an acknowledgement that the client delays
     folder: Path
     gate: Gate | None
     asked: list[tuple[str, dict[str, str]]]
@@ -59,20 +60,21 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        content = file.read_bytes()
         facts = file.stat()
-        first, last = 0, len(content) - 1
+        first, last = 0, facts.st_size - 1
         ranged = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         if ranged:
             first, last = int(ranged[1]), min(int(ranged[2]), last)
         self.send_response(206 if ranged else 200)
         self.send_header("ETag", f'"{facts.st_mtime_ns}-{facts.st_size}"')
         if ranged:
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+            self.send_header("Content-Range", f"bytes {first}-{last}/{facts.st_size}")
         self.send_header("Content-Length", str(last - first + 1))
         self.end_headers()
         if with_body:
-            self.wfile.write(content[first : last + 1])
+            with open(file, "rb") as content:
+                content.seek(first)
+                self.wfile.write(content.read(last + 1 - first))
 
     def _list(self, bucket: Path, prefix: str) -> None:
         """As S3 lists a bucket."""

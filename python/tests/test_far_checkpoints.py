@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+numpy = pytest.importorskip("numpy", reason="NumPy is not installed")
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if not torch.distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
 
+import penstock  # noqa: E402
 from penstock.safetensors.torch import load_file, save_file  # noqa: E402
 from penstock.torch import checkpoint  # noqa: E402
 
@@ -228,3 +231,59 @@ def test_a_folder_that_cannot_be_listed_needs_an_index(server: Server) -> None:
     found = {"layer.3": torch.zeros(503)}
     dcp.load(found, storage_reader=checkpoint.HuggingFaceStorageReader(s3, storage_options=options))
     assert found["layer.3"].any()
+
+
+# --- .npz archives
+
+
+def written(path: Path, save: Any, arrays: dict[str, Any]) -> Path:
+    save(path, **arrays)
+    return path
+
+
+def with_comment(path: Path, **arrays: Any) -> None:
+    numpy.savez(path, **arrays)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = b"a comment " * 20
+
+
+def with_others(path: Path, **arrays: Any) -> None:
+    numpy.savez(path, **arrays)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("read me.txt", "not an array")
+
+
+ARCHIVES = [numpy.savez, numpy.savez_compressed, with_comment, with_others]
+
+
+@pytest.mark.filterwarnings("ignore:skipped")
+@pytest.mark.parametrize("save", ARCHIVES)
+@pytest.mark.parametrize(("count", "size"), [(1, 10), (1, MIB // 2), (3, MIB), (300, 500), (1500, 10)])
+def test_members_of_an_archive_are_requested_together(server: Server, save: Any, count: int, size: int) -> None:
+    wanted = {f"array {number}": numpy.random.default_rng(number).random(size) for number in range(count)}
+    file = written(server.folder / "a.npz", save, wanted)
+    found = penstock.load(f"{server.url}/bucket/a.npz")
+    assert list(found) == list(wanted) and all(numpy.array_equal(found[name], wanted[name]) for name in wanted)
+    directory_is_longer = 3 if count == 1500 else 0  # than what is read of the end
+    assert len(server.asked) <= 3 + directory_is_longer + count * (size >= MIB // 2) + 2 * (-(-file.stat().st_size // MIB))
+
+
+def test_a_local_archive_and_one_on_a_server_have_the_same_errors(server: Server) -> None:
+    numpy.savez(server.folder / "a.npz", a=numpy.arange(5000), b=numpy.arange(3))
+    content = (server.folder / "a.npz").read_bytes()
+    for name, changed in [("cut", content[:-30]), ("no header", b"PK\3\4" + bytes(26) + content[30:]), ("no npy", content.replace(b"\x93NUMPY", b"\x93NUMBY"))]:
+        (server.folder / f"{name}.npz").write_bytes(changed)
+        problems = []
+        for place in (str(server.folder / f"{name}.npz"), f"{server.url}/bucket/{name.replace(' ', '%20')}.npz"):
+            with pytest.raises(penstock.Error) as caught:
+                penstock.load(place)
+            problems.append(str(caught.value).replace(place, "PLACE"))
+        assert problems[0] == problems[1]
+
+
+def test_content_decides_also_for_a_name_that_ends_in_npz(server: Server) -> None:
+    torch.save({"a": torch.arange(3)}, server.folder / "checkpoint.npz")
+    numpy.save(server.folder / "array", numpy.arange(3))
+    (server.folder / "array.npy").rename(server.folder / "array.npz")
+    assert torch.equal(penstock.load(f"{server.url}/bucket/checkpoint.npz")["a"], torch.arange(3))
+    assert penstock.load(f"{server.url}/bucket/array.npz").tolist() == [0, 1, 2]

@@ -11,11 +11,8 @@ from .urls import is_url
 
 __all__ = ["Part", "Window", "held_bytes", "windows_of"]
 
-# Bytes to read at the start and at the end of each part.
-_EDGE_BYTES = 4096
-# Parts up to this size are read whole: from a server, because each request costs a round trip.
-_WHOLE_BYTES = 2 * _EDGE_BYTES
-_WHOLE_BYTES_FAR = 1 << 20
+_EDGES = (4096, 4096)  # bytes to read at the start and at the end of each part
+_WHOLE_BYTES_FAR = 1 << 20  # parts up to this size are read whole from a server, because each request costs a round trip
 # Gaps up to this size are read too.
 _GAP_BYTES = 0
 _GAP_BYTES_FAR = 64 << 10
@@ -40,6 +37,10 @@ class Window:
 
     def hold(self, offset: int, content: memoryview) -> None:
         self._held.append((offset, content))
+
+    def drop(self, offset: int) -> None:
+        """Undoes hold()."""
+        self._held = [each for each in self._held if each[0] != offset]
 
     def held(self, offset: int, nbytes: int) -> memoryview | None:
         """Returns these bytes if they are in memory."""
@@ -81,25 +82,25 @@ class Window:
         return True
 
 
-def held_bytes(part: Part) -> int:
+def held_bytes(part: Part, edges: tuple[int, int] = _EDGES) -> int:
     """Returns how many bytes of a part windows_of() keeps in memory."""
-    whole = _WHOLE_BYTES_FAR if is_url(part.file.name) else _WHOLE_BYTES
-    return part.nbytes if part.nbytes <= whole else 2 * _EDGE_BYTES
+    whole = max(sum(edges), _WHOLE_BYTES_FAR if is_url(part.file.name) else 0)
+    return part.nbytes if part.nbytes <= whole else sum(edges)
 
 
-def windows_of(parts: Sequence[Part]) -> list[Window]:
+def windows_of(parts: Sequence[Part], edges: tuple[int, int] = _EDGES) -> list[Window]:
     """Reads small parts, and the starts and ends of the others, from all files at once. Neighbours are read with one request."""
     windows = [Window(each) for each in parts]
     wanted: dict[int, list[tuple[int, int, Window, int]]] = {}  # by file: offset and size in the file, window, and offset in the window
     files = {id(each.file): each.file for each in parts}
     for part, window in zip(parts, windows):
-        held = held_bytes(part)
-        edges = [(0, held)] if held == part.nbytes else [(0, _EDGE_BYTES), (part.nbytes - _EDGE_BYTES, _EDGE_BYTES)]
-        wanted.setdefault(id(part.file), []).extend((part.start + first, nbytes, window, first) for first, nbytes in edges if nbytes)
+        held = held_bytes(part, edges)
+        ranges = [(0, held)] if held == part.nbytes else [(0, edges[0]), (part.nbytes - edges[1], edges[1])]
+        wanted.setdefault(id(part.file), []).extend((part.start + first, nbytes, window, first) for first, nbytes in ranges if nbytes)
     requests, groups = [], []
-    for key, ranges in wanted.items():
+    for key, places in wanted.items():
         gap = _GAP_BYTES_FAR if is_url(files[key].name) else _GAP_BYTES
-        for group in merged(sorted(ranges, key=lambda each: each[0]), lambda each: each[:2], gap, _MOST_BYTES):
+        for group in merged(sorted(places, key=lambda each: each[0]), lambda each: each[:2], gap, _MOST_BYTES):
             offset = group[0][0]
             content = memoryview(bytearray(max(each[0] + each[1] for each in group) - offset))
             requests.append((files[key], content, offset))

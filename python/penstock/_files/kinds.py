@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .. import _native
 from .._core.devices import name_for_torch
 from .._core.errors import Error, InvalidArgument
 from .._core.libraries import choose_library
+from .._core.urls import is_url
+from .._core.windows import Window
 from .npy import load_npy
 
 __all__ = ["KINDS", "Content", "Kind", "Request", "find_kind"]
@@ -28,12 +31,14 @@ class Request(NamedTuple):
     storage_options: Mapping[str, Any] | None
 
 
-class Content(NamedTuple):
-    """An open file. `name` is for messages."""
+@dataclass
+class Content:
+    """An open file. `name` is for messages. `window`: the file with the parts that are already in memory."""
 
     file: _native.File
     size: int
     name: str
+    window: Window | None = None
 
 
 class Kind(NamedTuple):
@@ -45,6 +50,12 @@ class Kind(NamedTuple):
 
 def find_kind(content: Content) -> _native.FileKind | None:
     """Returns the kind of a file, or None if `penstock.load()` treats it as plain bytes."""
+    if is_url(content.file.name) and content.name.endswith(".npz"):  # so that the directory of the archive is read only once
+        from .npz import has_arrays, window_of
+
+        content.window = window_of(content.file, content.size)
+        if has_arrays(content.window):
+            return next(kind for kind in _native.file_kinds() if kind.word == "npz")
     kind = _native.find_file_kind(content.file)
     return kind if kind is not None and kind.reader else None
 
@@ -59,7 +70,7 @@ def _load_npy(content: Content, request: Request) -> Any:
 def _load_npz(content: Content, request: Request) -> Any:
     from .npz import load_npz  # imports zipfile, which other kinds of files do not need
 
-    return load_npz(content.file, content.name, request.device, request.names, request.framework)
+    return load_npz(content.file, content.name, request.device, request.names, request.framework, content.window)
 
 
 def _load_safetensors(content: Content, request: Request) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _native
 from .._core.errors import InvalidArgument, ShortRead
 from .._core.pieces import Piece, move_pieces
+from .._core.windows import Window
 from .makers import maker_of
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def piece_of(name: str, offset: int, nbytes: int, memory: Any) -> Piece:
     return Piece(name, offset, nbytes, address, memory)
 
 
-def reader_of(file: _native.File, begin: int, end: int) -> Callable[[int], bytes]:
+def reader_of(file: _native.File | Window, begin: int, end: int) -> Callable[[int], bytes]:
     """Returns the `read` argument of read_header() for a byte range of a file."""
     at = begin
 
