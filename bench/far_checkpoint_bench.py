@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 
-import penstock
+import penstock.torch
 from penstock.safetensors.torch import load_file, save_file
 from penstock.torch import checkpoint
 
@@ -49,6 +49,7 @@ class Latency(range_server.Gate):
 
 def write(folder: Path, tensors: dict[str, Any]) -> None:
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder / "dcp"))
+    torch.save(tensors, folder / "a.pt")
     (folder / "model").mkdir()
     weights = {}
     for number in range(FILES):
@@ -75,6 +76,7 @@ def rows_of(url: str, tensors: dict[str, Any]) -> dict[str, Callable[[], dict[st
     rows = {
         "penstock: DCP, PyTorch's format": lambda: with_dcp(checkpoint.FileSystemReader, f"{url}/dcp", tensors),
         "penstock: DCP, safetensors": lambda: with_dcp(checkpoint.HuggingFaceStorageReader, f"{url}/model", tensors),
+        "penstock: torch.load": lambda: penstock.torch.load(f"{url}/a.pt"),
         "penstock: safetensors load_file": lambda: load_file(f"{url}/model"),
         "penstock: load, .npz": lambda: penstock.load(f"{url}/a.npz"),
         "penstock: load, .npz, compressed": lambda: penstock.load(f"{url}/compressed.npz"),

@@ -21,6 +21,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 
 import penstock  # noqa: E402
 from penstock.safetensors.torch import load_file, save_file  # noqa: E402
+import penstock.torch  # noqa: E402
 from penstock.torch import checkpoint  # noqa: E402
 
 from . import range_server  # noqa: E402
@@ -170,6 +171,21 @@ def test_errors_name_the_object(server: Server, fault: Callable[[Path], None], m
     found = {"first": torch.zeros(5_000, dtype=torch.int64), "second": torch.zeros(5_000, dtype=torch.int64)}
     with pytest.raises(dcp.CheckpointException, match=f"{url}/{file.name}.*{message}"):
         dcp.load(found, storage_reader=checkpoint.FileSystemReader(url))
+
+
+# --- torch.save checkpoints
+
+
+def test_storages_of_a_checkpoint_are_requested_together(server: Server) -> None:
+    wanted = {f"layer.{number}": torch.randn(3000 + number) for number in range(300)} | {"large": torch.randn(MIB)}
+    file = server.folder / "a.pt"
+    torch.save(wanted, file)
+    reports: list[tuple[int, int]] = []
+    found = penstock.torch.load(f"{server.url}/bucket/a.pt", progress=lambda done, total: reports.append((done, total)))
+    assert_same(found, wanted)
+    assert len(server.asked) <= 8 + file.stat().st_size // MIB  # for 301 storages
+    total = sum(each.nbytes for each in wanted.values())
+    assert reports == sorted(reports) and reports[-1] == (total, total) and {each for _, each in reports} == {total}
 
 
 # --- safetensors files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .. import _native
@@ -38,9 +38,20 @@ class Window:
     def hold(self, offset: int, content: memoryview) -> None:
         self._held.append((offset, content))
 
+    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Reads ranges (offset and size) and holds them. Neighbours are read with one request."""
+        groups = _grouped(self._file, [(first, nbytes) for first, nbytes in ranges if nbytes and self.held(first, nbytes) is None])
+        read = _contents([(self._file, self._start + group[0][0], self._start + _end_of(group)) for group in groups])
+        for group, content in zip(groups, read):
+            self.hold(group[0][0], content)
+
     def drop(self, offset: int) -> None:
         """Undoes hold()."""
         self._held = [each for each in self._held if each[0] != offset]
+
+    def release(self) -> None:
+        """Drops everything that is held."""
+        self._held = []
 
     def held(self, offset: int, nbytes: int) -> memoryview | None:
         """Returns these bytes if they are in memory."""
@@ -97,16 +108,25 @@ def windows_of(parts: Sequence[Part], edges: tuple[int, int] = _EDGES) -> list[W
         held = held_bytes(part, edges)
         ranges = [(0, held)] if held == part.nbytes else [(0, edges[0]), (part.nbytes - edges[1], edges[1])]
         wanted.setdefault(id(part.file), []).extend((part.start + first, nbytes, window, first) for first, nbytes in ranges if nbytes)
-    requests, groups = [], []
-    for key, places in wanted.items():
-        gap = _GAP_BYTES_FAR if is_url(files[key].name) else _GAP_BYTES
-        for group in merged(sorted(places, key=lambda each: each[0]), lambda each: each[:2], gap, _MOST_BYTES):
-            offset = group[0][0]
-            content = memoryview(bytearray(max(each[0] + each[1] for each in group) - offset))
-            requests.append((files[key], content, offset))
-            groups.append((offset, content, group))
-    counts = _native.pread_many(requests).result() if requests else []
-    for (offset, content, group), count in zip(groups, counts):
+    groups = [(files[key], group) for key, places in wanted.items() for group in _grouped(files[key], places)]
+    for (_, group), content in zip(groups, _contents([(file, group[0][0], _end_of(group)) for file, group in groups])):
         for place, nbytes, window, first in group:
-            window.hold(first, content[place - offset : min(place - offset + nbytes, count)])
+            window.hold(first, content[place - group[0][0] :][:nbytes])
     return windows
+
+
+def _grouped(file: Any, ranges: list[Any]) -> list[list[Any]]:
+    """Groups tuples that begin with an offset and a size, if they are to be read with one request."""
+    return merged(sorted(ranges, key=lambda each: each[0]), lambda each: each[:2], _GAP_BYTES_FAR if is_url(file.name) else _GAP_BYTES, _MOST_BYTES)
+
+
+def _end_of(group: list[Any]) -> int:
+    return int(max(each[0] + each[1] for each in group))
+
+
+def _contents(ranges: list[tuple[Any, int, int]]) -> list[memoryview]:
+    """Reads ranges (file, start and end) at once. A result is shorter if the file ends before."""
+    contents = [memoryview(bytearray(end - start)) for _, start, end in ranges]
+    requests = [(file, content, start) for (file, start, _), content in zip(ranges, contents)]
+    counts = _native.pread_many(requests).result() if requests else []
+    return [content[:count] for content, count in zip(contents, counts)]

@@ -39,7 +39,7 @@ class Archive:
 
     def __init__(self, file: Any, path: str) -> None:
         """`file`: a penstock.File, or an object with its read_into(), read_many() and position."""
-        self._file = file
+        self.file = file
         self._path = path
         try:
             with zipfile.ZipFile(file) as directory:
@@ -70,7 +70,7 @@ class Archive:
         record = self.record(name)
         (offset,) = self.offsets([record])
         content = bytearray(record.nbytes)
-        done = self._file.read_into(content, offset) if record.nbytes else 0
+        done = self.file.read_into(content, offset) if record.nbytes else 0
         if done != record.nbytes:
             raise self.broken(f"record {self._prefix}{name}: read {done} of {record.nbytes} bytes at offset {offset}: the file ends there")
         return bytes(content)
@@ -82,7 +82,7 @@ class Archive:
         headers = bytearray(step * len(records))
         view = memoryview(headers)
         requests = [(view[i * step : (i + 1) * step], each.header_offset) for i, each in enumerate(records)]
-        counts = self._file.read_many(requests) if requests else []
+        counts = self.file.read_many(requests) if requests else []
         found = []
         for i, (record, count) in enumerate(zip(records, counts)):
             fields = _local_header.unpack_from(headers, i * step)

@@ -16,9 +16,11 @@ import torch
 
 from .. import _native
 from .._core.errors import Error
+from .._core.batches import in_batches
 from .._core.pieces import Piece, Progress, move_pieces
 from .._core.torch_storages import new_storage, reaches, synchronize
 from .._core.urls import is_url
+from .._core.windows import Part, Window, windows_of
 from ._archive import Archive, CheckpointError, Record, is_zip
 from ._scan import Wanted, storage_type, wanted_of, wanted_storages
 from ._settings import setting
@@ -159,6 +161,8 @@ def _record_of(archive: Archive, storage: Wanted) -> Record:
 
 
 def _archive_or_reason(file: Any, path: str) -> tuple[Archive | None, str | None]:
+    if is_url(file.name):
+        (file,) = windows_of([Part(file, 0, file.size())], _EDGES)
     if not is_zip(file):
         return None, "it is not a zip archive (PyTorch 1.5 and older, and _use_new_zipfile_serialization=False, write a different format)"
     archive = Archive(file, path)
@@ -172,6 +176,8 @@ def _archive_or_reason(file: Any, path: str) -> tuple[Archive | None, str | None
     return archive, None
 
 
+# Of a checkpoint on a server. It starts with the pickle and ends with the directory.
+_EDGES = (64 << 10, 64 << 10)
 _VERSIONS = {str(each).encode() for each in range(1, 11)}
 
 
@@ -236,6 +242,15 @@ class _Places:
 
 # --- one checkpoint
 
+_HELD_BYTES = 256 << 20  # limit for storages that are in memory twice
+_SMALL_BYTES = 1 << 20
+_HEADER_BYTES = 4096  # enough for the local header of a record
+
+
+def _near_bytes(record: Record) -> int:
+    """Returns how many bytes of a record to read together with its header."""
+    return _HEADER_BYTES + (record.nbytes if record.nbytes < _SMALL_BYTES else 0)
+
 
 class _UnknownByteOrder(CheckpointError, ValueError):
     """Also a ValueError, like the error that torch.load raises."""
@@ -290,18 +305,45 @@ class _Load:
         return torch.storage.TypedStorage(wrap_storage=storage, dtype=wanted.dtype, _internal=True)
 
     def _read(self, wanted: list[Wanted]) -> None:
-        records = [_record_of(self._archive, each) for each in wanted]
-        offsets = self._archive.offsets(records)
-        pieces, later = [], []
-        for each, record, offset in zip(wanted, records, offsets):
+        found = [(each, _record_of(self._archive, each)) for each in wanted]
+        window = self._archive.file
+        if not isinstance(window, Window):
+            self._read_batch(found, None, self._progress)
+            return
+        # From a server, small storages are read together with their headers.
+        total, done = sum(each.nbytes for each in wanted), 0
+
+        def report(count: int, _: int) -> None:
+            if self._progress is not None:
+                self._progress(done + count, total)
+
+        for batch in in_batches(found, _HELD_BYTES, lambda each: _near_bytes(each[1])):
+            window.fetch((record.header_offset, _near_bytes(record)) for _, record in batch)
+            self._read_batch(batch, window, report)
+            window.release()
+            done += sum(each.nbytes for each, _ in batch)
+            report(0, total)
+
+    def _read_batch(self, found: list[tuple[Wanted, Record]], window: Window | None, progress: Progress | None) -> None:
+        """`window`: contains some of the storages."""
+        offsets = self._archive.offsets([record for _, record in found])
+        pieces, later, copies = [], [], []
+        for (each, record), offset in zip(found, offsets):
             device = None if self._swaps else self._places.direct(each.location)
             storage = new_storage(each.nbytes, device or torch.device("cpu"))
-            pieces.append(Piece(f"storage {record.name}", offset, each.nbytes, storage.data_ptr(), storage, storage.device))
+            piece = Piece(f"storage {record.name}", offset, each.nbytes, storage.data_ptr(), storage, storage.device)
+            content = window.held(offset, each.nbytes) if window is not None and each.nbytes else None
+            if content is None:
+                pieces.append(piece)
+            else:
+                copies.append((piece, content))
             if device is None:
                 later.append((each, storage))
             self._loaded[each.key, each.nbytes] = storage
-        synchronize(each.device for each in pieces)
-        move_pieces(self._file, pieces, label=self._shown, progress=self._progress)
+        synchronize([each.device for each in pieces] + [each.device for each, _ in copies])
+        for piece, content in copies:
+            _native.copy(_native.Pointer(piece.address, piece.nbytes, piece.owner), content)
+        move_pieces(self._file, pieces, label=self._shown, progress=progress)
         for each, storage in later:
             if self._swaps:
                 storage.byteswap(each.dtype)
