@@ -12,6 +12,7 @@ Under `penstock run`, the program needs no change. Importing this module imports
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from bisect import bisect_right
 from collections import Counter
@@ -27,7 +28,7 @@ from ._patch.replacements import Explanation, Installed
 from ._tensors.reads import Flow, Ranges, Request
 
 try:
-    from fastsafetensors.copier import base, registry
+    from fastsafetensors.copier import base, nogds, registry
     from fastsafetensors.st_types import DeviceType, DType
 except ImportError as problem:
     found = getattr(fastsafetensors, "__version__", "of unknown version")
@@ -217,6 +218,9 @@ def _constructor(theirs: Any, device: Any, **options: Any) -> Any:
     flow = Flow()
 
     def construct(metadata: Any, device: Any, framework: Any) -> PenstockCopier:
+        if device.type != DeviceType.CPU and framework.get_name() != "pytorch":  # whose memory the library allocates with CUDA itself
+            load = nogds.load_library_func
+            load(framework) if inspect.signature(load).parameters else load()
         return PenstockCopier(metadata, device, framework, flow)
 
     return construct

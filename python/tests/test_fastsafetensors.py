@@ -359,6 +359,18 @@ def test_without_a_usable_gpu_the_librarys_own_copier_reads() -> None:
     assert calls == [(Device(DeviceType.CUDA, 0), {"max_threads": 3})]
 
 
+@pytest.mark.parametrize(("name", "count"), [("pytorch", 0), ("paddle", 1)])
+def test_cuda_is_loaded_for_frameworks_whose_memory_the_library_allocates(monkeypatch: pytest.MonkeyPatch, name: str, count: int) -> None:
+    loaded: list[Any] = []
+    theirs = door.nogds.load_library_func
+    monkeypatch.setattr(door.nogds, "load_library_func", (lambda framework=None: loaded.append(framework)) if HAS_OWNERS else lambda: loaded.append(None))
+    monkeypatch.setattr(door._native, "cuda_status", lambda: None)
+    construct = door._constructor(theirs, Device(DeviceType.GPU, 0))
+    framework = SimpleNamespace(get_name=lambda: name)
+    assert construct(SimpleNamespace(header_length=8), Device(DeviceType.GPU, 0), framework)._device.index == 0
+    assert loaded == [framework if HAS_OWNERS else None] * count
+
+
 # --- registration
 
 
