@@ -20,6 +20,7 @@ if not torch.distributed.is_available():
 import torch.distributed.checkpoint as dcp  # noqa: E402
 
 import penstock  # noqa: E402
+from penstock._core.pieces import Piece, move_pieces  # noqa: E402
 from penstock.safetensors.torch import load_file, save_file  # noqa: E402
 import penstock.torch  # noqa: E402
 from penstock.torch import checkpoint  # noqa: E402
@@ -43,7 +44,7 @@ class Together(range_server.Gate):
 
     def arm(self, count: int) -> None:
         self._count = count
-        self._opened.clear()
+        self._opened.clear() if count else self._opened.set()
 
     def pass_through(self) -> None:
         with self._lock:
@@ -171,6 +172,55 @@ def test_errors_name_the_object(server: Server, fault: Callable[[Path], None], m
     found = {"first": torch.zeros(5_000, dtype=torch.int64), "second": torch.zeros(5_000, dtype=torch.int64)}
     with pytest.raises(dcp.CheckpointException, match=f"{url}/{file.name}.*{message}"):
         dcp.load(found, storage_reader=checkpoint.FileSystemReader(url))
+
+
+# --- pieces
+
+
+def pieces_of(memory: bytearray, count: int, size: int, gap: int) -> list[Any]:
+    """Pieces whose places in memory are in the opposite order."""
+    address = penstock._native.resolve(memory, True)[0]
+    return [Piece(f"piece {each}", each * (size + gap), size, address + (count - 1 - each) * size, memory) for each in range(count)]
+
+
+@pytest.mark.parametrize(("size", "gap", "most_requests"), [(100, 0, 1), (100, 1000, 1), (40_000, 60_000, 12), (100, 100_000, 20), (MIB, 0, 21)])
+def test_neighbouring_pieces_are_requested_together(server: Server, size: int, gap: int, most_requests: int) -> None:
+    count = 20 if size < MIB else 3
+    content = numpy.random.default_rng(1).bytes(count * (size + gap))
+    (server.folder / "data").write_bytes(content)
+    memory = bytearray(count * size)
+    pieces = pieces_of(memory, count, size, gap)
+    reports: list[tuple[int, int]] = []
+    with penstock.open(f"{server.url}/bucket/data") as file:
+        server.asked.clear()
+        move_pieces(file, pieces, label="data", progress=lambda done, total: reports.append((done, total)))
+    assert bytes(memory) == b"".join(content[each.offset : each.offset + size] for each in reversed(pieces))
+    assert len(server.asked) <= most_requests
+    assert reports[-1] == (count * size, count * size)
+
+
+def test_an_object_that_changes_is_an_error_that_names_the_piece(server: Server) -> None:
+    (server.folder / "data").write_bytes(bytes(50_000))
+    memory = bytearray(2000)
+    with penstock.open(f"{server.url}/bucket/data") as file:
+        (server.folder / "data").write_bytes(bytes(50_001))
+        with pytest.raises(penstock.Error, match="^data: piece 0: .*replaced"):
+            move_pieces(file, pieces_of(memory, 20, 100, 0), label="data")
+
+
+def test_an_exception_of_the_caller_stops_the_requests(server: Server) -> None:
+    (server.folder / "data").write_bytes(bytes(50_000))
+    server.gate.arm(2)
+    memory = bytearray(2000)
+
+    def interrupt() -> None:
+        server.gate.arm(0)
+        raise KeyboardInterrupt
+
+    with penstock.open(f"{server.url}/bucket/data") as file:
+        with pytest.raises(KeyboardInterrupt):
+            move_pieces(file, pieces_of(memory, 20, 100, 0), label="data", meanwhile=interrupt)
+        assert not penstock.requests()
 
 
 # --- torch.save checkpoints

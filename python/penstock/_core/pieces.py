@@ -134,13 +134,14 @@ def move_batches(
             progress(done, total)
 
     def end_rows() -> None:
-        ended, label = rows.popleft()
+        ended, label = rows[0]
         try:
             counts = ended.end()
         except Error as error:
             raise _named(error, label, ended.pieces) from error
         for piece, count in zip(ended.pieces, counts):
             _check_count(label, piece, count, False)
+        rows.popleft()
         control._discard([ended.future])
         report(ended.pieces)
 
