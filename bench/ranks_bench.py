@@ -20,6 +20,8 @@ Ways: "original", "prefetch" (the engine's own), "run" (the same program, starte
     x link      seconds / (bytes that the hosts' ranks need / rate)
     MiB/rank    the most memory of a rank, without mapped files, above what it had before; without a GPU, also without its tensors
     cached MiB  the page cache that the mount fills on each host
+    reads       requests to the server
+    CPU s       CPU time of all ranks together
 
 Without a GPU (--device cpu), CPU memory stands for the memory of a GPU: Penstock reads the tensors that a program moves to "cpu". Exits with 1 if
 values were wrong or a row failed. Requires penstock, torch, safetensors, and transformers for its row, in one environment, and /dev/fuse.
@@ -281,11 +283,12 @@ def one_rank(row: str, way: str, rank: int, arguments: argparse.Namespace) -> No
         load = LOADERS[row](way, arguments.folder, device, rank, arguments.ranks)
         say(ready=rank, pid=os.getpid())
         sys.stdin.buffer.read()  # the parent closes it for all ranks at once
+        cpu = time.process_time()
         found = load()
         if device != "cpu":
             torch.cuda.synchronize()
         ended = time.monotonic()
-        say(rank=rank, ended=ended, bytes=sum(each.nbytes for each in found.values()), wrong=wrong_of(found, arguments, rank), counts=counts_of(way))
+        say(rank=rank, ended=ended, cpu=time.process_time() - cpu, bytes=sum(each.nbytes for each in found.values()), wrong=wrong_of(found, arguments, rank), counts=counts_of(way))
         torch.distributed.barrier()
         os._exit(0)
     except BaseException:
@@ -448,6 +451,7 @@ def measured(arguments: argparse.Namespace, points: list[Path], processes: list[
         "memory": max(peak - start - tensors[rank] for rank, (start, peak) in enumerate(zip(before, most))),
         "cached": max(cached),
         "reads": reads,
+        "cpu": sum(each["cpu"] for each in lines),
         "wrong": sorted({name for each in lines for name in each["wrong"]}),
         "counts": lines[0]["counts"],
     }
@@ -479,7 +483,7 @@ def main() -> int:
     make_model(arguments.model, int(arguments.gb * 1e9), arguments.hidden, arguments.shards)
     nbytes = sum(map(os.path.getsize, files_of(arguments.model)))
     print(f"{nbytes / 1e9:.2f} GB in {arguments.shards} files, {arguments.ranks} ranks, {arguments.latency_ms:g} ms, {arguments.rate_mb:g} MB/s, to {arguments.device}")
-    print(f"{'hosts':<6}{'row':<13} {'way':<9}{'read/need':>10}{'seconds':>9}{'x link':>8}{'MiB/rank':>10}{'cached MiB':>11}{'reads':>9}")
+    print(f"{'hosts':<6}{'row':<13} {'way':<9}{'read/need':>10}{'seconds':>9}{'x link':>8}{'MiB/rank':>10}{'cached MiB':>11}{'reads':>9}{'CPU s':>7}")
     figures, failed = [], False
     for hosts in arguments.hosts:
         for row in arguments.rows:
@@ -492,7 +496,7 @@ def main() -> int:
                     print(f" {found['failed']}", flush=True)
                     continue
                 print(f"{found['read per need']:10.3f}{found['seconds']:9.2f}{found['of link']:8.2f}{found['memory'] / MIB:10.0f}", end="")
-                print(f"{found['cached'] / MIB:11.0f}{found['reads']:9}  {'WRONG: ' + str(found['wrong'][:3]) if found['wrong'] else ''}", flush=True)
+                print(f"{found['cached'] / MIB:11.0f}{found['reads']:9}{found['cpu']:7.1f}  {'WRONG: ' + str(found['wrong'][:3]) if found['wrong'] else ''}", flush=True)
                 failed = failed or bool(found["wrong"])
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1))

@@ -20,6 +20,7 @@ from .._core.errors import Error
 from .._tensors.ahead import Ahead, Sequence, natural_order
 from .._tensors.errors import SafetensorError
 from .._tensors.frameworks import framework_on
+from .._tensors.node_ranks import NodePlan, NodeReads, node_ranks
 from .._tensors.prefetch import PrefetchLoader, TensorMeta, tensor_meta
 from .._tensors.safe_open import read_part
 from .._tensors.slices import part_of, picks_of
@@ -238,12 +239,14 @@ class DoorFile:
         """
         self._descriptor = descriptor  # the header is read when the first tensor is moved to a GPU
         self._source = source
+        self._is_new = True
         self._lock = threading.Lock()
         self._rows: dict[str, int] | None = None
         self._aheads: dict[Any, Ahead] = {}
         self._touched: set[str] = set()
         self._least_bytes = 0 if descriptor is None else _in_file().LEAST_BYTES
         self._opened_bytes = 0
+        self._node_reads: NodeReads | None = None
         self._only_device = device
         self.name = name
         self.folder = os.path.dirname(os.path.abspath(os.fsdecode(name)))
@@ -277,7 +280,18 @@ class DoorFile:
         with self._lock:
             if self._source is None:
                 self._source = Source(self.name, descriptor=None if self._has_its_name() else self._descriptor)
+            if self._is_new:
+                self._is_new = False
+                self._share()
             return self._source
+
+    def _share(self) -> None:
+        """Lets the ranks of this node read the file once, if there are several and it is not on a drive of the node."""
+        assert self._source is not None
+        node = node_ranks()
+        reads = _plan_of(self.folder).reads_of(self._source, node) if node.world > 1 else None
+        if reads is not None:
+            self._source, self._node_reads = reads.source, reads
 
     def _has_its_name(self) -> bool:
         """Returns True if the name still refers to the file. The file is then opened by name, so that errors contain the name."""
@@ -346,6 +360,8 @@ class DoorFile:
         for each, ahead in list(self._aheads.items()):
             if each != device:
                 ahead.forget(row)
+        if self._node_reads is not None:
+            self._node_reads.request(row, None)
         return self.ahead(device).take(row)
 
     def take_all(self, device: Any) -> dict[str, Any]:
@@ -366,6 +382,8 @@ class DoorFile:
 
     def read_part(self, row: int, part: Any, device: Any) -> Any:
         _count("parts of tensors read into a GPU")
+        if self._node_reads is not None:
+            self._node_reads.request(row, part)
         return read_part(self.source, row, framework_on("pt", device), part)
 
     def ahead(self, device: Any) -> Ahead:
@@ -407,6 +425,18 @@ def _register(file: DoorFile, folder: str) -> None:
         for each in [each for each, files in _files_of.items() if not files]:
             del _files_of[each]
         _files_of.setdefault(folder, weakref.WeakSet()).add(file)
+
+
+# The folder that was read last, and its plan, which outlives the files: vLLM closes each file before it opens the next.
+_plan: tuple[str, NodePlan] | None = None
+
+
+def _plan_of(folder: str) -> NodePlan:
+    global _plan
+    with _registering:
+        if _plan is None or _plan[0] != folder:
+            _plan = folder, NodePlan()
+        return _plan[1]
 
 
 def _sequence_of(folder: str, device: Any) -> Sequence:

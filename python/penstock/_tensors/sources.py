@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from .. import _native
-from .._core.errors import InvalidArgument, NotFound
+from .._core.errors import Error, InvalidArgument, NotFound
 from .._core.urls import opened_together
 from .errors import SafetensorError, meant, of_file
 from .header import Header, read_header
@@ -48,6 +49,21 @@ class Source:
             self.file.close()
             raise
         self._rows: dict[str, int] | None = None
+
+    def in_page_cache(self) -> Source | None:
+        """Returns this file with reads that fill the page cache, for bytes that several ranks of a node need.
+
+        Returns None for a file on a drive of the node or at a URL, and if PENSTOCK_CACHE says what to do.
+        """
+        try:
+            descriptor = self.file.fileno()
+        except Error:
+            return None
+        if os.major(os.fstat(descriptor).st_dev) != 0 or os.environ.get("PENSTOCK_CACHE", "auto") != "auto":  # a drive's file systems have its number
+            return None
+        kept = copy.copy(self)
+        kept.file = _native.open(descriptor, cache="fill")
+        return kept
 
     def _read_header(self) -> Header:
         return read_header(self.file, self.name)

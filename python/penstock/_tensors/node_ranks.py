@@ -1,0 +1,187 @@
+"""Reads for the ranks of one node: the kernel fetches what they need into the page cache, so that a server sends each byte to the node once.
+
+Every rank fetches a share of what all of them need next. A layer is expected to be cut as the layers before it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from .._core.errors import Error
+from .ahead import most_ahead_bytes
+from .slices import Part
+from .sources import Source
+
+__all__ = ["NodePlan", "NodeRanks", "NodeReads", "node_ranks", "ranges_of_node"]
+
+# Gaps between the ranges that a node needs are read too if they are shorter. The server answers a longer read sooner than another one.
+_short_gap_bytes = 8 << 10
+# The kernel fetches at most this much per call.
+_fetched_bytes = 128 << 10
+# What is fetched before the ranks request it, per node.
+_most_ahead_bytes = 256 << 20
+_most_parts = 16  # of one tensor
+
+_number = re.compile(r"\d+")
+_shard = re.compile(r"-(\d+)-of-(?=\d+\.safetensors$)")
+
+Range = tuple[int, int]  # offset and length
+_Kind = tuple[str, str, tuple[int, ...]]  # name without the first number, type and shape
+
+
+class NodeRanks(NamedTuple):
+    rank: int  # of this process on its node
+    world: int  # processes on this node that load the same model
+
+
+def node_ranks() -> NodeRanks:
+    """Returns the ranks of this node: from the variables of torchrun, else from torch.distributed, with one rank per GPU."""
+    world, rank = _variable("LOCAL_WORLD_SIZE"), _variable("LOCAL_RANK")
+    torch = sys.modules.get("torch")
+    if world is None and torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        world = min(torch.distributed.get_world_size(), torch.cuda.device_count())
+        rank = torch.distributed.get_rank() if rank is None else rank
+    return NodeRanks((rank or 0) % world, world) if world else NodeRanks(0, 1)
+
+
+def _variable(name: str) -> int | None:
+    value = os.environ.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else None
+
+
+def ranges_of_node(nbytes: int, part: Part | None, world: int) -> list[Range]:
+    """Returns what the ranks of a node need of a tensor of this size, if one of them needs this part, or all (None). Offsets are from its start.
+
+    They are assumed to need adjacent parts.
+    """
+    if part is None or not part.nbytes:
+        return _shares(0, nbytes if part is None else 0, world)
+    stride = part.starts[1] - part.starts[0] if len(part.starts) > 1 else nbytes
+    inside = part.starts[0] % stride
+    before = inside // part.run_bytes % world * part.run_bytes  # of the node's range, before this rank's run
+    length = min(part.run_bytes * world, stride - inside + before)
+    if len(part.starts) == 1 or stride - length < _short_gap_bytes:
+        return _shares(part.starts[0] - before, part.starts[-1] - part.starts[0] + length, world)
+    return [(start - before, length) for start in part.starts]
+
+
+def _shares(offset: int, nbytes: int, world: int) -> list[Range]:
+    step = max(1, -(-nbytes // world))
+    return [(offset + at, min(step, nbytes - at)) for at in range(0, nbytes, step)]
+
+
+class NodePlan:
+    """Which parts of a model's tensors this process needs, by name without the first number, which is the layer's. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the members below
+        self._parts: dict[_Kind, dict[Range, Part | None]] = {}
+        self._next: NodeReads | None = None  # the shard after the one that is being read
+        self._next_name = ""
+
+    def add(self, source: Source, row: int, part: Part | None) -> None:
+        with self._lock:
+            known = self._parts.setdefault(_kind(source, row), {})
+            if len(known) < _most_parts:
+                known[(0, 0) if part is None or not part.starts else (part.starts[0], part.nbytes)] = part
+
+    def parts(self, source: Source, row: int) -> list[Part | None]:
+        """Returns the parts that this process will need, if it has read such a tensor before."""
+        with self._lock:
+            return list(self._parts.get(_kind(source, row), {}).values())
+
+    def reads_of(self, source: Source, node: NodeRanks) -> NodeReads | None:
+        """Returns the reads of a file, or None if it is on a drive of the node or at a URL, or if PENSTOCK_CACHE says what to do."""
+        kept = source.in_page_cache()
+        if kept is None:
+            return None
+        with self._lock:
+            following, self._next = self._next, None
+        if following is not None and os.path.samestat(os.fstat(following.source.file.fileno()), os.fstat(kept.file.fileno())):
+            return following
+        return NodeReads(kept, self, node)
+
+    def after(self, source: Source, node: NodeRanks) -> NodeReads | None:
+        """Returns the reads of the next shard, if there is one and it is not open yet."""
+        name = _shard.sub(lambda found: f"-{int(found[1]) + 1:0{len(found[1])}}-of-", source.name)
+        with self._lock:
+            if name not in (source.name, self._next_name):
+                self._next, self._next_name = None, name
+                with suppress(Error):  # it is reported if the program opens the file
+                    kept = Source(name).in_page_cache()
+                    self._next = None if kept is None else NodeReads(kept, self, node)
+            return self._next
+
+
+def _kind(source: Source, row: int) -> _Kind:
+    header = source.header
+    return _number.sub("", header.names[row], count=1), header.types[row], tuple(header.shapes[row])
+
+
+class NodeReads:
+    """Fetches what the ranks of the node need of one file. Thread-safe."""
+
+    def __init__(self, source: Source, plan: NodePlan, node: NodeRanks) -> None:
+        """`source`: reads through the page cache."""
+        self.source = source
+        self._plan, self._node = plan, node
+        self._lock = threading.Lock()  # guards the members below
+        self._ahead: dict[int, int] = {}  # bytes of tensors that were fetched and not requested yet, by row
+        self._begun: set[int] = set()  # tensors that were fetched or requested
+
+    def request(self, row: int, part: Part | None) -> None:
+        """Call it before a part is read. Fetches what the reader would read in many small pieces, and this rank's share of the following tensors."""
+        self._plan.add(self.source, row, part)
+        if part is not None and len(part.starts) > 1:
+            ranges = self._ranges(row, [part])
+            first = len(ranges) * self._node.rank // self._node.world
+            self._fetch(ranges[first:] + ranges[:first])  # each rank starts with its share, so all shares are fetched at once
+        with self._lock:
+            self._ahead.pop(row, None)
+            self._begun.add(row)
+        room = self._fetch_following(row, min(_most_ahead_bytes, most_ahead_bytes()))
+        following = self._plan.after(self.source, self._node) if room > 0 else None
+        if following is not None:
+            following._fetch_following(-1, room)
+
+    def _fetch_following(self, row: int, room: int) -> int:
+        """Fetches this rank's share of the tensors after this row. Returns how much of `room` is left at the end of the file."""
+        rows, room = self._following(row, room)
+        for each in rows:
+            ranges = self._ranges(each, self._plan.parts(self.source, each))
+            first, last = (len(ranges) * rank // self._node.world for rank in (self._node.rank, self._node.rank + 1))
+            self._fetch(ranges[first:last])
+        return room
+
+    def _following(self, row: int, room: int) -> tuple[list[int], int]:
+        found: list[int] = []
+        sizes = self.source.header.sizes
+        with self._lock:
+            room -= sum(self._ahead.values())
+            for each in range(row + 1, len(sizes)):
+                if each not in self._begun and self._plan.parts(self.source, each):
+                    room -= sizes[each]
+                    if room < 0:
+                        return found, 0
+                    self._begun.add(each)
+                    self._ahead[each] = sizes[each]
+                    found.append(each)
+        return found, max(room, 0)
+
+    def _ranges(self, row: int, parts: Iterable[Part | None]) -> list[Range]:
+        header = self.source.header
+        return [(header.offsets[row] + at, length) for part in parts for at, length in ranges_of_node(header.sizes[row], part, self._node.world)]
+
+    def _fetch(self, ranges: Iterable[Range]) -> None:
+        """Lets the kernel fetch ranges, except what is in the page cache or on its way there."""
+        descriptor = self.source.file.fileno()
+        with suppress(OSError):  # some file systems reject this advice
+            for offset, length in ranges:
+                for at in range(0, length, _fetched_bytes):
+                    os.posix_fadvise(descriptor, offset + at, min(_fetched_bytes, length - at), os.POSIX_FADV_WILLNEED)

@@ -1,0 +1,294 @@
+"""Several ranks of a node that load one model from a mount: what each needs is read, once for the node, and fetched before it is requested."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+library = pytest.importorskip("safetensors.torch", reason="the safetensors library is not installed")
+
+import safetensors
+
+from penstock._patch import safe_open as _door_open
+from penstock._patch import tensor_in_file as _in_file
+from penstock._tensors import node_ranks as _node
+from penstock._tensors.node_ranks import NodePlan, NodeRanks, NodeReads, node_ranks, ranges_of_node
+from penstock._tensors.slices import part_of, picks_of, shard_of
+from penstock._tensors.sources import Source
+from penstock.safetensors import install
+
+LATE_MOUNT = Path(__file__).parents[2] / "bench/late_mount/late_mount.cc"
+RANKS = 4
+
+
+def bytes_of(ranges: Any) -> set[int]:
+    return {byte for offset, length in ranges for byte in range(offset, offset + length)}
+
+
+def union(ranges: Any) -> list[tuple[int, int]]:
+    """Returns sorted ranges that do not touch."""
+    found: list[tuple[int, int]] = []
+    for offset, length in sorted(ranges):
+        if found and offset <= sum(found[-1]):
+            found[-1] = found[-1][0], max(sum(found[-1]), offset + length) - found[-1][0]
+        else:
+            found.append((offset, length))
+    return found
+
+
+def total(ranges: Any) -> int:
+    return sum(length for _, length in ranges)
+
+
+# The shape of a tensor of bytes, its dimension to split, the number of ranks, and how many of them are on a node.
+CUTS: dict[str, tuple[tuple[int, ...], int, int, int]] = {
+    "rows, one node": ((64, 48), 0, 4, 4),
+    "rows, two nodes": ((64, 48), 0, 4, 2),
+    "rows, odd shares": ((64, 48), 0, 8, 3),
+    "columns, one node": ((8, 64), 1, 4, 4),
+    "columns, two nodes": ((8, 1 << 17), 1, 4, 2),
+    "columns, two nodes, short gaps": ((8, 1 << 13), 1, 4, 2),
+    "columns, more ranks on the node than parts": ((8, 1 << 10), 1, 2, 8),
+    "columns of experts": ((4, 8, 1 << 16), 2, 4, 2),
+    "rows of experts": ((4, 64, 1 << 10), 1, 4, 2),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_node_fetches_what_its_ranks_need(cut: str) -> None:
+    shape, dim, world, local = CUTS[cut]
+    nbytes = int(torch.Size(shape).numel())
+    for first in range(0, world - world % local if world > local else world, local):
+        ranks = range(first, min(first + local, world))
+        parts = [part_of(shape, 1, picks_of(shard_of(shape, dim, rank, world), shape) or []) for rank in ranks]
+        needed = bytes_of((start, part.run_bytes) for part in parts for start in part.starts)
+        fetched = [bytes_of(ranges_of_node(nbytes, part, local)) for part in parts]
+        assert all(each == fetched[0] for each in fetched) and fetched[0] >= needed and max(fetched[0]) < nbytes
+        if "short" not in cut:
+            assert fetched[0] == needed
+
+
+def test_whole_tensors_are_shared_evenly() -> None:
+    assert ranges_of_node(1000, None, 4) == [(0, 250), (250, 250), (500, 250), (750, 250)]
+    assert ranges_of_node(2, None, 4) == [(0, 1), (1, 1)] and ranges_of_node(0, None, 4) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, NodeRanks(0, 1)),
+        ({"LOCAL_WORLD_SIZE": "8", "LOCAL_RANK": "5"}, NodeRanks(5, 8)),
+        ({"LOCAL_WORLD_SIZE": "8"}, NodeRanks(0, 8)),
+        ({"LOCAL_RANK": "5"}, NodeRanks(0, 1)),
+        ({"LOCAL_WORLD_SIZE": "0", "LOCAL_RANK": "0"}, NodeRanks(0, 1)),
+        ({"LOCAL_WORLD_SIZE": "many", "LOCAL_RANK": "-1"}, NodeRanks(0, 1)),
+    ],
+)
+def test_the_ranks_of_a_node_are_those_of_torchrun(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: NodeRanks) -> None:
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert node_ranks() == expected
+
+
+def test_a_process_group_without_variables_has_a_rank_per_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 16)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 11)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    assert node_ranks() == NodeRanks(3, 8)
+
+
+# --- one file
+
+
+LAYERS = 6
+UP, DOWN = (64, 1024), (64, 1 << 14)
+
+
+def model(layers: range) -> dict[str, Any]:
+    found = {}
+    for layer in layers:
+        numbers = torch.Generator().manual_seed(layer)
+        found[f"layers.{layer}.up"] = torch.randn(UP, generator=numbers)
+        found[f"layers.{layer}.down"] = torch.randn(DOWN, generator=numbers).bfloat16()
+        found[f"layers.{layer}.norm"] = torch.randn(1 << 18, generator=numbers)
+    return found
+
+
+DIMS = {"up": 0, "down": 1}  # the norms are needed whole
+
+
+def index_of(name: str, tensor: Any, rank: int) -> Any:
+    dim = DIMS.get(name.rpartition(".")[2])
+    return ... if dim is None else shard_of(tensor.shape, dim, rank, RANKS)
+
+
+@pytest.fixture
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Callable[[int], NodeReads], list[tuple[int, int]]]]:
+    """Makes the reads of a rank. What is fetched is recorded."""
+    library.save_file(model(range(LAYERS)), tmp_path / "model.safetensors")
+    source = Source(str(tmp_path / "model.safetensors"))
+    fetched: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda descriptor, offset, length, advice: fetched.append((offset, length)))
+    yield lambda rank: NodeReads(source, NodePlan(), NodeRanks(rank, RANKS)), fetched
+    source.file.close()
+
+
+def request(reads: NodeReads, name: str, rank: int) -> None:
+    header, row = reads.source.header, reads.source.row(name)
+    index = index_of(name, torch.empty(header.shapes[row], device="meta"), rank)
+    reads.request(row, None if index is ... else part_of(header.shapes[row], header.sizes[row] // torch.Size(header.shapes[row]).numel(), index))
+
+
+def test_the_layers_after_a_known_one_are_fetched_by_all_ranks_together(reads: Any) -> None:
+    make, fetched = reads
+    for rank in range(RANKS):
+        request(mine := make(rank), "layers.0.norm", rank)
+        assert total(fetched) == (rank + 1) * (LAYERS - 1 << 20) // RANKS
+    header = mine.source.header
+    rows = [row for row, name in enumerate(header.names) if name.endswith("norm") and name != "layers.0.norm"]
+    assert union(fetched) == union((header.offsets[row], header.sizes[row]) for row in rows) and total(union(fetched)) == total(fetched)
+
+
+def test_nothing_is_fetched_twice_and_no_more_than_the_limit(reads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, fetched = reads
+    monkeypatch.setattr(_node, "_most_ahead_bytes", 2 << 20)
+    mine = make(0)
+    for layer in range(LAYERS):
+        request(mine, f"layers.{layer}.norm", 0)
+        assert sum(mine._ahead.values()) <= 2 << 20
+    assert total(union(fetched)) == total(fetched) == (LAYERS - 1 << 20) // RANKS
+
+
+def test_read_ahead_can_be_disabled(reads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, fetched = reads
+    monkeypatch.setenv("PENSTOCK_SAFETENSORS_AHEAD_MIB", "0")
+    request(make(0), "layers.0.norm", 0)
+    assert not fetched
+
+
+def test_columns_are_fetched_as_whole_ranges_from_the_ranks_own_share_on(reads: Any) -> None:
+    make, fetched = reads
+    for rank in range(RANKS):
+        fetched.clear()
+        mine = make(rank)
+        request(mine, "layers.0.down", rank)
+        row = mine.source.row("layers.0.down")
+        start, nbytes = mine.source.header.offsets[row], mine.source.header.sizes[row]
+        assert fetched[0][0] == start + nbytes * rank // RANKS
+        first = fetched[: nbytes // (128 << 10)]
+        assert union(first) == [(start, nbytes)] and {length for _, length in first} == {128 << 10}
+
+
+def test_a_file_system_that_rejects_advice_is_read_without(reads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rejected(*arguments: Any) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "posix_fadvise", rejected)
+    request(reads[0](0), "layers.0.down", 0)
+
+
+def test_drives_and_explicit_settings_keep_their_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Path("/dev/shm", f"penstock-test-{os.getpid()}.safetensors")
+    try:
+        library.save_file({"a": torch.zeros(9)}, shared)
+    except OSError:
+        pytest.skip("/dev/shm cannot be written")
+    try:
+        source = Source(str(shared))
+        kept = source.in_page_cache()
+        assert kept is not None and kept.file.explain(device="host:0") is not None and kept.header is source.header
+        monkeypatch.setenv("PENSTOCK_CACHE", "bypass")
+        assert source.in_page_cache() is None
+        monkeypatch.delenv("PENSTOCK_CACHE")
+        monkeypatch.setattr(os, "major", lambda device: 8)
+        assert source.in_page_cache() is None
+    finally:
+        shared.unlink()
+
+
+# --- a mount that counts
+
+
+@pytest.fixture(scope="module")
+def late_mount(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("late") / "late_mount"
+    compiler, flags = shutil.which("c++"), subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=False)
+    if not LATE_MOUNT.exists() or compiler is None or flags.returncode != 0 or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("a FUSE file system needs a compiler, libfuse3 and /dev/fuse")
+    subprocess.run([compiler, "-std=c++20", "-O1", str(LATE_MOUNT), "-o", str(program), *flags.stdout.split(), "-pthread"], check=True)
+    return program
+
+
+@pytest.fixture
+def mount(late_mount: Path, tmp_path: Path) -> Iterator[Path]:
+    """A model of three shards on a mount whose server answers after 2 ms."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "mount").mkdir()
+    weights = {}
+    for number in range(3):
+        name = f"model-{number + 1:05}-of-00003.safetensors"
+        tensors = model(range(2 * number, 2 * number + 2))
+        library.save_file(tensors, tmp_path / "files" / name)
+        weights.update(dict.fromkeys(tensors, name))
+    (tmp_path / "files/model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+    server = subprocess.Popen([str(late_mount), str(tmp_path / "mount"), "0", "2000", "0", "0", f"folder={tmp_path / 'files'}"])
+    try:
+        while server.poll() is None and not (tmp_path / "mount/model.safetensors.index.json").exists():
+            time.sleep(0.01)
+        if server.poll() is not None:
+            pytest.skip("FUSE file systems cannot be mounted here")
+        yield tmp_path / "mount"
+    finally:
+        subprocess.run(["umount", "-l", tmp_path / "mount"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z", tmp_path / "mount"], check=False)
+        server.terminate()
+        server.wait()
+
+
+def by_slices(path: Path, rank: int) -> dict[str, Any]:
+    with safetensors.safe_open(path, framework="pt") as file:
+        found = {}
+        for name in file.keys():
+            piece = file.get_slice(name)
+            found[name] = piece[index_of(name, torch.empty(piece.get_shape(), device="meta"), rank)].to("cpu", copy=True)
+        return found
+
+
+def by_narrowing(path: Path, rank: int) -> dict[str, Any]:
+    with safetensors.safe_open(path, framework="pt") as file:
+        found = {}
+        for name in file.keys():
+            tensor, dim = file.get_tensor(name), DIMS.get(name.rpartition(".")[2])
+            part = tensor if dim is None else tensor.narrow(dim, rank * tensor.shape[dim] // RANKS, tensor.shape[dim] // RANKS)
+            found[name] = torch.empty(part.shape, dtype=part.dtype).copy_(part)
+        return found
+
+
+@pytest.mark.parametrize("way", [by_slices, by_narrowing])
+def test_a_server_sends_each_byte_to_a_node_once(mount: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path, int], dict[str, Any]]) -> None:
+    monkeypatch.setattr(_in_file, "_is_gpu", lambda device: device is not None)
+    monkeypatch.setattr(_in_file, "gpus_may_be_used", lambda: True)
+    monkeypatch.setattr(_door_open, "_known_gpu", lambda device: torch.device("cpu"))
+    monkeypatch.setattr(_door_open, "_plan", None)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(RANKS))
+    files = sorted(mount.glob("*.safetensors"))
+    with install():
+        for rank in range(RANKS):
+            monkeypatch.setenv("LOCAL_RANK", str(rank))
+            found = {name: tensor for file in files for name, tensor in way(file, rank).items()}
+            for name, tensor in model(range(LAYERS)).items():
+                assert torch.equal(found[name], tensor[index_of(name, tensor, rank)]), (rank, name)
+    assert sum(int(os.getxattr(file, "user.read_bytes")) for file in files) <= 1.02 * sum(file.stat().st_size for file in files)
