@@ -35,7 +35,7 @@ import ctypes
 import json
 import mmap
 import os
-import socket
+import signal
 import subprocess
 import sys
 import tempfile
@@ -198,7 +198,7 @@ def by_vllm(way: str, folder: Path, device: str, rank: int, world: int) -> Loade
 
 
 def by_sglang(way: str, folder: Path, device: str, rank: int, world: int) -> Loader:
-    utils = engine("sglang", ["sglang.srt.model_loader.weight_utils"], {})
+    utils = engine("sglang", ["sglang.srt.model_loader.weight_utils"], {"sglang.srt.utils": {"BAR_FORMAT": None}})
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     utils.get_parallel = lambda: SimpleNamespace(world_group=SimpleNamespace(local_rank=rank % local, local_size=local), launch_world_size=world)
     utils._PREFETCH_BLOCK_SIZE = 16 << 20  # its default
@@ -258,15 +258,22 @@ def host(arguments: argparse.Namespace) -> int:
         stand_in_for_a_gpu()
     if row == "transformers":
         import transformers.models.llama.modeling_llama  # noqa: F401
-    os.environ.update(WORLD_SIZE=str(arguments.ranks), LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1")
-    children = []
+    os.environ.update(WORLD_SIZE=str(arguments.ranks), LOCAL_WORLD_SIZE=str(count))
+    children = set()
     for rank in range(first, first + count):
         child = os.fork()
         if child == 0:
             one_rank(row, way, rank, arguments)
-        children.append(child)
-    statuses = [os.waitpid(child, 0)[1] for child in children]
-    return int(any(statuses))
+        children.add(child)
+    failed = False
+    while children:
+        child, status = os.wait()
+        children.discard(child)
+        if status and not failed:
+            failed = True
+            for each in children:  # they would wait for the one that failed
+                os.kill(each, signal.SIGKILL)
+    return int(failed)
 
 
 def one_rank(row: str, way: str, rank: int, arguments: argparse.Namespace) -> None:
@@ -279,13 +286,15 @@ def one_rank(row: str, way: str, rank: int, arguments: argparse.Namespace) -> No
             device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
             torch.cuda.set_device(device)
             torch.ones(1, device=device)
-        torch.distributed.init_process_group("gloo")
+        torch.distributed.init_process_group("gloo", init_method=f"file://{arguments.meeting}", rank=rank, world_size=arguments.ranks)
         load = LOADERS[row](way, arguments.folder, device, rank, arguments.ranks)
         say(ready=rank, pid=os.getpid())
         sys.stdin.buffer.read()  # the parent closes it for all ranks at once
         cpu = time.process_time()
         found = load()
-        if device != "cpu":
+        if device == "cpu":
+            touch(found)
+        else:
             torch.cuda.synchronize()
         ended = time.monotonic()
         say(rank=rank, ended=ended, cpu=time.process_time() - cpu, bytes=sum(each.nbytes for each in found.values()), wrong=wrong_of(found, arguments, rank), counts=counts_of(way))
@@ -308,6 +317,14 @@ def stand_in_for_a_gpu() -> None:
     tensor_in_file._is_gpu = lambda device: device is not None
     tensor_in_file.gpus_may_be_used = lambda: True  # type: ignore[assignment]
     safe_open._known_gpu = lambda device: torch.device("cpu")
+
+
+def touch(found: Loaded) -> None:
+    """Reads what is only mapped so far."""
+    import torch
+
+    for each in found.values():
+        each.view(-1).view(torch.uint8)[::4096].max()
 
 
 def say(**facts: Any) -> None:
@@ -389,17 +406,14 @@ def cached_bytes(path: str) -> int:
 
 def run(arguments: argparse.Namespace, row: str, way: str, hosts: int) -> dict[str, Any]:
     local = arguments.ranks // hosts
-    with mounted(arguments, hosts) as points, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+    with mounted(arguments, hosts) as points:
         processes = []
         for number, point in enumerate(points):
             words = [sys.executable, __file__, "--folder", str(point), "--model", str(arguments.model), "--device", arguments.device, "--ranks", str(arguments.ranks)]
-            words += ["--whole", *arguments.whole, "--one", row, way, f"{number * local}+{local}"]
+            words += ["--meeting", str(points[0].parent / "meeting"), "--whole", *arguments.whole, "--one", row, way, f"{number * local}+{local}"]
             if way == "run":
                 words = [sys.executable, "-m", "penstock", "run", "--no-audit", "--", *words]
-            environment = os.environ | {"MASTER_PORT": str(port), "TQDM_DISABLE": "1"}
+            environment = os.environ | {"TQDM_DISABLE": "1"}
             processes.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment))
         try:
             return measured(arguments, points, processes)
@@ -418,7 +432,7 @@ def measured(arguments: argparse.Namespace, points: list[Path], processes: list[
     local = arguments.ranks // len(points)
     pids = [line["pid"] for each in processes for line in lines_of(each, local)]
     if len(pids) < arguments.ranks:
-        return {"failed": "a rank did not start"}
+        return {"failed": "a rank did not start"}  # run() ends the others
     counted = [sum(int(os.getxattr(each, "user.read_bytes")) for each in files_of(point)) for point in points]
     before = [memory_of(pid) for pid in pids]
     most = list(before)
@@ -474,6 +488,7 @@ def main() -> int:
     parser.add_argument("--server", type=Path, default=SERVER)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--meeting", help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     WHOLE.update(arguments.whole)
