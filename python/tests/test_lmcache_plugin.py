@@ -35,14 +35,29 @@ REAL = (
 )
 
 
+NATIVE = "lmcache.lmcache_native"
+
+
 class Bitmap:
-    """In place of LMCache's compiled one."""
+    """In place of LMCache's compiled one, if that is for another Python or PyTorch."""
 
     def __init__(self, size: int) -> None:
         self.bits = [False] * size
 
     def set(self, index: int) -> None:
         self.bits[index] = True
+
+    def test(self, index: int) -> bool:
+        return self.bits[index]
+
+
+def native() -> list[str]:
+    """LMCache's compiled module, if it can be imported."""
+    try:
+        with engines_files.modules_of("lmcache", [NATIVE], {}):
+            return [NATIVE]
+    except ImportError:
+        return []
 
 
 class Listener:
@@ -66,8 +81,8 @@ def lmcache() -> Iterator[SimpleNamespace]:
     def notifier() -> Any:
         return importlib.import_module("lmcache.v1.platform.event_notifier").create_event_notifier()
 
-    stand_ins = {"lmcache.lmcache_native": {"Bitmap": Bitmap}, "lmcache.v1.platform": {"create_event_notifier": notifier}}
-    with engines_files.modules_of("lmcache", REAL, stand_ins) as found:
+    stand_ins = {NATIVE: {"Bitmap": Bitmap}, "lmcache.v1.platform": {"create_event_notifier": notifier}}
+    with engines_files.modules_of("lmcache", [*REAL, *native()], stand_ins) as found:
         yield SimpleNamespace(plugin=found[REAL[-1]], api=found[REAL[1]], memory=found[REAL[2]])
 
 
@@ -126,17 +141,17 @@ def store(adapter: Any, keys: list[Any], objects: list[Any]) -> Any:
 def look_up(adapter: Any, keys: list[Any]) -> Any:
     task = adapter.submit_lookup_and_lock_task(keys, {})
     wait(adapter.get_lookup_and_lock_event_fd())
-    found = adapter.query_lookup_and_lock_result(task).bits
+    found = adapter.query_lookup_and_lock_result(task)
     assert adapter.query_lookup_and_lock_result(task) is None
-    return found
+    return [found.test(index) for index in range(len(keys))]
 
 
 def load(adapter: Any, keys: list[Any], objects: list[Any]) -> Any:
     task = adapter.submit_load_task(keys, objects)
     wait(adapter.get_load_event_fd())
-    found = adapter.query_load_result(task).bits
+    found = adapter.query_load_result(task)
     assert adapter.query_load_result(task) is None
-    return found
+    return [found.test(index) for index in range(len(keys))]
 
 
 def test_objects_come_back_and_absent_ones_are_missed(lmcache: SimpleNamespace, adapter: Any) -> None:
@@ -158,6 +173,32 @@ def test_objects_come_back_and_absent_ones_are_missed(lmcache: SimpleNamespace, 
     assert listener.heard == [("stored", keys, [40_000] * 6), ("accessed", keys), ("deleted", [keys[1]])]
     assert adapter.get_usage().total_bytes_used == 5 * 40_000
     assert adapter.report_status()["keys"] == 5
+
+
+def test_keys_that_look_alike_are_different_and_batches_may_be_empty(lmcache: SimpleNamespace, adapter: Any) -> None:
+    keys = [key(lmcache, 1, model_name=name) for name in ("a/model", "a/model/", "../../etc/model", "a%model", "m" * 600)]
+    keys += [key(lmcache, 1, cache_salt=salt) for salt in ("a b", "a")]
+    assert store(adapter, keys, [memory(lmcache, content(i)) for i in range(len(keys))]).is_successful()
+    back = [memory(lmcache, torch.zeros_like(content(0))) for _ in keys]
+    assert load(adapter, keys, back) == [True] * len(keys)
+    assert all(torch.equal(each.tensor, content(i)) for i, each in enumerate(back))
+    assert store(adapter, [], []).is_successful()
+    assert look_up(adapter, []) == [] and load(adapter, [], []) == []
+    adapter.delete([])
+
+
+def test_values_are_evicted_while_others_are_loaded(lmcache: SimpleNamespace, open_adapter: Any) -> None:
+    adapter = open_adapter(capacity_bytes=MIB)
+    keys = [key(lmcache, i) for i in range(100)]
+    for first in range(0, 100, 10):
+        adapter.submit_store_task(keys[first : first + 10], [memory(lmcache, content(i)) for i in range(first, first + 10)])
+        back = [memory(lmcache, torch.zeros_like(content(0))) for _ in range(first + 10)]
+        found = load(adapter, keys[: first + 10], back)
+        assert all(not is_found or torch.equal(each.tensor, content(i)) for i, (each, is_found) in enumerate(zip(back, found)))
+        wait(adapter.get_store_event_fd())
+        assert all(result.is_successful() for result in adapter.pop_completed_store_tasks().values())
+    there = look_up(adapter, keys)
+    assert 0 < sum(there) <= MIB // 40_960 and all(there[90:])
 
 
 def test_a_value_that_is_there_is_not_written_again_unless_its_length_differs(lmcache: SimpleNamespace, adapter: Any) -> None:
