@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """NIXL's plugins GDS and GDS_MT over libcufile: writes and reads of many pieces, of host memory and of a GPU, compared byte for byte.
 
-Needs NIXL (nixl-cu12 or nixl-cu13) and NumPy; CuPy or PyTorch for memory of a GPU.
+Needs NIXL (nixl-cu12 or nixl-cu13) and NumPy; CuPy or PyTorch for memory of a GPU. If NIXL_PLUGIN_DIR names a folder with the plugin PENSTOCK
+(examples/nixl/plugin.cc), that plugin is tested instead, and `penstock run` is not needed.
 
 Usage: penstock run -- python3 nixl_client.py FOLDER [LIBRARY]
 FOLDER is written to. LIBRARY: the file that must have answered.
@@ -113,6 +114,38 @@ def check_roundtrip(nixl: Any, plugin: str, memory_type: Any, folder: pathlib.Pa
     os.close(descriptor)
 
 
+def check_penstock_plugin(nixl: Any, folder: pathlib.Path) -> None:
+    """Files registered by their paths, transfers that are posted again or released early, and a read past the end of a file."""
+    agent = nixl.nixl_agent("odd", nixl.nixl_agent_config(backends=[]))
+    agent.create_backend("PENSTOCK")
+    memory = HostMemory(bytes(range(256)) * 4096)
+    path, size = folder / "by path", 1 << 20
+    registered = [agent.register_memory([(memory.address, size, 0, "")], "DRAM"), agent.register_memory([(0, 2 * size, 7, f"rw,create:{path}")], "FILE")]
+    in_memory = agent.get_xfer_descs([(memory.address, size, 0)], "DRAM")
+    writing = agent.initialize_xfer("WRITE", in_memory, agent.get_xfer_descs([(0, size, 7)], "FILE"), "odd")
+    for _ in range(2):
+        state = agent.transfer(writing)
+        while state == "PROC":
+            state = agent.check_xfer_state(writing)
+        equal(state, "DONE", "a transfer that is posted again")
+    agent.release_xfer_handle(writing)
+    check(path.read_bytes() == memory.get(), "the file registered by its path differs")
+    reading = agent.initialize_xfer("READ", in_memory, agent.get_xfer_descs([(4096, size, 7)], "FILE"), "odd")
+    try:
+        state = agent.transfer(reading)
+        while state == "PROC":
+            state = agent.check_xfer_state(reading)
+    except Exception:  # NIXL raises its own error for a state of the plugin that is one
+        state = "ERR"
+    equal(state, "ERR", "a read past the end of a file")
+    agent.release_xfer_handle(reading)
+    early = agent.initialize_xfer("READ", in_memory, agent.get_xfer_descs([(0, size, 7)], "FILE"), "odd")
+    agent.transfer(early)
+    agent.release_xfer_handle(early)
+    for each in registered:
+        agent.deregister_memory(each)
+
+
 def main() -> None:
     if len(sys.argv) not in (2, 3):
         sys.exit("usage: nixl_client.py FOLDER [LIBRARY]")
@@ -128,15 +161,20 @@ def main() -> None:
         kinds.append(GpuMemory)
     agent = nixl.nixl_agent("lister", nixl.nixl_agent_config(backends=[]))
     known = agent.get_plugin_list()
-    for plugin in ("GDS", "GDS_MT"):
+    plugins = ("PENSTOCK",) if "PENSTOCK" in known else ("GDS", "GDS_MT")
+    for plugin in plugins:
         if plugin not in known:
             fail(f"NIXL has no plugin {plugin}; it has {', '.join(known)}")
     with tempfile.TemporaryDirectory(dir=sys.argv[1]) as scratch:
-        for plugin in ("GDS", "GDS_MT"):
+        if "PENSTOCK" in plugins:
+            check_penstock_plugin(nixl, pathlib.Path(scratch))
+            ok("PENSTOCK, odd requests")
+        for plugin in plugins:
             for kind in kinds:
                 check_roundtrip(nixl, plugin, kind, pathlib.Path(scratch))
                 ok(f"{plugin}, {'memory of a GPU' if kind is GpuMemory else 'host memory'}")
-            check_library(sys.argv[2] if len(sys.argv) == 3 else None)
+            if plugin != "PENSTOCK":
+                check_library(sys.argv[2] if len(sys.argv) == 3 else None)
     if no_gpu is not None:
         print(f"memory of a GPU was left out: {no_gpu}")
 
