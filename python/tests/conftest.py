@@ -97,6 +97,8 @@ def stays_level() -> Iterator[None]:
     """A file of tests leaves no request, no held buffer, no open file and no thread behind."""
     _warm_up()
     before = _levels()
+    gc.collect()
+    gc.freeze()  # what is imported by now: a collection would go through all of PyTorch, in 0.2 s
     yield
     gc.collect()
     _native._settle()

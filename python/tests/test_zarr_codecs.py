@@ -609,26 +609,28 @@ class TestFormat3:
         with pytest.raises(ValueError, match=r"places chunk \(3,\) at offset 1125899906842624, with 20 bytes, but the file has"):
             load(array)
 
+    ENTRY_BYTES = 128 << 10
+
     def shard_whose_entries_overlap(self, folder: Path) -> Any:
-        """64 chunks of 256 bytes, and an index that gives all of them the same megabyte."""
+        """64 chunks of 256 bytes, and an index that gives all of them the same ENTRY_BYTES."""
         codec = zarr.codecs.ShardingCodec(
             chunk_shape=(64,), codecs=[zarr.codecs.BytesCodec(), zarr.codecs.GzipCodec()], index_codecs=[zarr.codecs.BytesCodec()]
         )
         array = make3(folder, (64 * 64,), (64 * 64,), "i4", serializer=codec, compressors=None)
         array[...] = values_of((64 * 64,)) + 1
         one = bytes(numcodecs.GZip().encode(np.full(64, 7, "i4")))
-        chunk = one + bytes(MIB - len(one))  # gzip lets zeros follow
-        (folder / "c" / "0").write_bytes(chunk + struct.pack("<QQ", 0, MIB) * 64)
+        chunk = one + bytes(self.ENTRY_BYTES - len(one))  # gzip lets zeros follow
+        (folder / "c" / "0").write_bytes(chunk + struct.pack("<QQ", 0, self.ENTRY_BYTES) * 64)
         return array
 
     def test_a_shard_whose_entries_overlap_is_read_in_bounded_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_coded, "MOST_DECODED_BYTES", 4 * MIB)
+        monkeypatch.setattr(_coded, "MOST_DECODED_BYTES", 4 * self.ENTRY_BYTES)
         array = self.shard_whose_entries_overlap(tmp_path)
         asked: list[int] = []
         real = _coded._Spare.take
         monkeypatch.setattr(_coded._Spare, "take", lambda self, nbytes: (asked.append(nbytes), real(self, nbytes))[1])
         assert (load(array) == 7).all()
-        assert sum(asked) >= 64 * MIB and max(asked) == 5 * MIB
+        assert sum(asked) >= 64 * self.ENTRY_BYTES and max(asked) == 5 * self.ENTRY_BYTES
 
     def test_a_shard_whose_entries_overlap_is_read_in_bounded_memory_of_a_device(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         array = self.shard_whose_entries_overlap(tmp_path)
@@ -637,8 +639,8 @@ class TestFormat3:
         made, decoded = _on_gpu._Batch.__init__, _on_gpu._Work.decode
         monkeypatch.setattr(_on_gpu._Batch, "__init__", lambda self, *rest: (made(self, *rest), rooms.append(self.nbytes))[0])
         monkeypatch.setattr(_on_gpu._Work, "decode", lambda self, decoder: (ready.append(self.nbytes), decoded(self, decoder))[1])
-        assert (load_by_stand_in(array, room=4 * MIB)[0] == 7).all()
-        assert max(rooms) == 5 * MIB and max(ready) == 5 * MIB
+        assert (load_by_stand_in(array, room=4 * self.ENTRY_BYTES)[0] == 7).all()
+        assert max(rooms) == 5 * self.ENTRY_BYTES and max(ready) == 5 * self.ENTRY_BYTES
 
     def test_small_chunks_count_on_a_device_as_they_are_aligned(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         array = make3(tmp_path, (4096,), (1,), "u1", shards=(4096,))
