@@ -58,6 +58,9 @@ target_include_directories(penstock_cache_reader PRIVATE tests)
 target_link_libraries(penstock_cache_reader PRIVATE penstock_static)
 
 set(long_tests "long_*:*.long_*:*/long_*")
+# Rooms of many small cases that fill memory. ./test runs their cases in a few processes instead of one each, in half the CPU time.
+set(rooms_together contract pipe)
+set(processes_together 16)
 
 function(penstock_add_test_folder folder)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS tests/${folder}/*.cc)
@@ -114,6 +117,18 @@ function(penstock_add_test_folder folder)
     target_compile_definitions(${target} PRIVATE PENSTOCK_CLI_PATH="$<TARGET_FILE:penstock_cli>")
     add_dependencies(${target} penstock_cli)
   endif()
+  set(label ${folder})
+  if(folder IN_LIST rooms_together AND PENSTOCK_SANITIZE STREQUAL "none")
+    set(label ${folder}_alone)
+    math(EXPR last "${processes_together} - 1")
+    foreach(index RANGE ${last})
+      set(name ${folder}.together_${index})
+      add_test(NAME ${name} CONFIGURATIONS together
+               COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/support/together.py $<TARGET_FILE:${target}> ${folder}.
+                       ${index} ${processes_together} ${long_tests} ${PROJECT_BINARY_DIR}/together/${name}.xml)
+      set_tests_properties(${name} PROPERTIES LABELS together COST 100 TIMEOUT 1800)  # they start first
+    endforeach()
+  endif()
   # Listed when the tests run, not when they are built: a broken test executable does not break the build.
   gtest_discover_tests(
     ${target}
@@ -122,7 +137,7 @@ function(penstock_add_test_folder folder)
     TEST_PREFIX ${folder}.
     NO_PRETTY_VALUES
     TEST_FILTER "-${long_tests}"
-    PROPERTIES TIMEOUT ${time_limit} LABELS ${folder} ${environment})
+    PROPERTIES TIMEOUT ${time_limit} LABELS ${label} ${environment})
   gtest_discover_tests(
     ${target}
     DISCOVERY_MODE PRE_TEST
@@ -250,6 +265,7 @@ add_test(NAME tools.check_counts COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_
 add_test(NAME tools.check_counts_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/check_counts_test.py)
 add_test(NAME tools.run_clients_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/run_clients_test.py)
 add_test(NAME tools.fetch_engines_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/fetch_engines_test.py)
+add_test(NAME tools.together_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/together_test.py)
 add_test(NAME tools.test_summary_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/test_summary_test.py)
 add_test(NAME tools.reliability_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/reliability_doc_test.py
                                                ${CMAKE_CTEST_COMMAND} ${PROJECT_BINARY_DIR})
@@ -260,7 +276,8 @@ add_test(NAME tools.portability_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOU
 add_test(NAME tools.architecture_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/architecture_doc_test.py)
 add_test(NAME tools.scope_doc_test COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/tools/scope_doc_test.py)
 set_tests_properties(tools.aarch64_test tools.architecture_doc_test tools.portability_test tools.seams_test tools.check_includes tools.check_includes_test tools.check_imports
-                     tools.check_imports_test tools.check_counts tools.check_counts_test tools.fetch_engines_test tools.test_summary_test tools.reliability_doc_test
+                     tools.check_imports_test tools.check_counts tools.check_counts_test tools.fetch_engines_test
+                     tools.test_summary_test tools.together_test tools.reliability_doc_test
                      tools.scope_doc_test PROPERTIES LABELS tools TIMEOUT 120)
 
 add_test(NAME abi.a_compiler_set_to_cpp17_says_that_cpp20_is_needed

@@ -96,6 +96,17 @@ class test_summary(unittest.TestCase):
         self.assertIn("FAILED breaks", lines)
         self.assertEqual(lines[-1], "1 passed, 2 failed, 0 skipped")
 
+    def test_a_process_of_many_cases_counts_only_if_it_fails(self):
+        process = '<testcase name="contract.together_12" status="run"/>'
+        code, lines = self.summary([process], [PYTEST_PASSED, PYTEST_SKIPPED])
+        self.assertEqual((code, lines[-1]), (0, "1 passed, 0 failed, 1 skipped"))
+        code, lines = self.summary([process.replace("run", "fail")], [PYTEST_PASSED])
+        self.assertEqual((code, lines), (1, ["FAILED contract.together_12", "1 passed, 1 failed, 0 skipped"]))
+
+    def test_a_case_that_ran_again_alone_is_named(self):
+        _, lines = self.summary(['<testcase name="pipe.a" alone="yes"/>'])
+        self.assertEqual(lines, ["ran again, alone: pipe.a (passed)", "1 passed, 0 failed, 0 skipped"])
+
     def test_no_test_at_all_is_no_success(self):
         code, lines = self.summary([])
         self.assertEqual(code, 1)
