@@ -334,8 +334,10 @@ class Place:
         for command in commands:
             ended = finish(command, BUILD_SECONDS, cwd=cwd, env={**os.environ, **(environ or {})})
             if ended.code:
+                errors = [line for line in ended.output.splitlines() if "error" in line.lower()] or ["no message"]
+                words = " ".join(str(word) for word in command)
                 last = "\n".join(ended.output.splitlines()[-30:])
-                raise Failed(f"cannot be built: {' '.join(str(word) for word in command)}: exit code {ended.code}\n{last}")
+                raise Failed(f"cannot be built: {pathlib.Path(words.split()[0]).name}: {errors[0].strip()}\n{words}\n{last}")
 
     def cuda_path(self, client: Client) -> str:
         """For LD_LIBRARY_PATH: the CUDA runtime. Without a GPU, one on host memory."""
@@ -346,7 +348,7 @@ class Place:
             folder.mkdir()
             flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Wl,-soname,libcudart.so.13", "-Wl,--default-symver"]
             self.build(client, [self.cc, *flags, HERE / "host_cudart.c", "-o", folder / "libcudart.so.13"], cwd=folder)
-            for name in ("libcudart.so", "libcuda.so"):
+            for name in ("libcudart.so", "libcuda.so", "libcurand.so"):
                 (folder / name).write_text(f"INPUT({folder}/libcudart.so.13)\n")
         return str(folder)
 
@@ -392,9 +394,16 @@ def check_used(output: str) -> None:
         raise Failed(f"the client did not read or write by cuFile\n{output}")
 
 
-def script(name: str, *options: str) -> Callable[[Place, Client], str]:
-    """The run of a client that is a script of this folder. options: of `penstock run`."""
-    return lambda place, client: place.run_script(client, name, *options)
+def script(name: str, *options: str, file_of: Optional[Source] = None) -> Callable[[Place, Client], str]:
+    """The run of a client that is a script of this folder. options: of `penstock run`. file_of: the script's first argument is this source's file."""
+
+    def run(place: Place, client: Client) -> str:
+        if not file_of:
+            return place.run_script(client, name, *options)
+        tree = place.sources(client, file_of, place.folder(client) / "sources")
+        return place.run_script(client, name, *options, arguments=[tree / file_of.paths[0]])
+
+    return run
 
 
 # --- fetching

@@ -1,4 +1,4 @@
-/* The calls of the CUDA runtime and driver that the clients make, on host memory: for machines without a GPU. Built as libcudart.so.13, which comes
+/* The calls of the CUDA runtime, driver and random numbers that the clients make, on host memory: for machines without a GPU. Built as libcudart.so.13, which comes
  * first in LD_LIBRARY_PATH there. cuFile takes host memory too, so that a client's files and its checks are the same as with a GPU. There is no
  * libcuda.so.1 for Penstock to find. */
 #include <stdlib.h>
@@ -106,6 +106,29 @@ int cuInit(unsigned flags) {
 
 int cuGetErrorName(int error, const char** name) {
   *name = error == INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE" : "another error";
+  return OK;
+}
+
+int curandCreateGenerator(void** generator, int kind) {
+  (void)kind;
+  *generator = NULL;
+  return OK;
+}
+
+int curandSetPseudoRandomGeneratorSeed(void* generator, unsigned long long seed) {
+  (void)generator;
+  srand((unsigned)seed);
+  return OK;
+}
+
+int curandGenerate(void* generator, unsigned* numbers, size_t count) {
+  (void)generator;
+  for (size_t i = 0; i < count; ++i) numbers[i] = (unsigned)rand();
+  return OK;
+}
+
+int curandDestroyGenerator(void* generator) {
+  (void)generator;
   return OK;
 }
 

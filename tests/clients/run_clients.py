@@ -28,7 +28,10 @@ import time
 from typing import Iterable, Sequence
 
 import cufile_samples
+import deepspeed_gds
+import elbencho_client
 import fio_client
+import kvikio_cpp
 import nvidia_header
 from client import SKIPPED
 from harness import CUFILE_WHEEL, LIBRARY, Client, Download, Failed, Needs, Place, Skipped, Source, fetch_client, finish, script, why_not
@@ -38,6 +41,11 @@ CUDA_PYTHON = ("cuda.bindings.cufile", "numpy")
 FASTSAFETENSORS = Needs(modules=("torch", "fastsafetensors"), gpu=True)
 NIXL = ("numpy", "nvidia-cuda-runtime-cu12")  # without PyTorch, which NIXL names and does not need
 KVIKIO = ("kvikio-cu13==26.10.0", "libkvikio-cu13==26.10.0", "rapids-logger==0.3.0", "cuda-pathfinder", "packaging")
+CUCIM = ("cucim-cu13==26.10.0", "lazy-loader")
+INSTANTTENSOR = Needs(bare=("instanttensor==0.2.2", "safetensors"), modules=("torch",), gpu=True, large=True)
+DALI = ("nvidia-dali-cuda130==2.4.0", "astunparse", "gast", "six", "optree", "nvtx", "makefun", "libcst", "pyyaml")
+PYTORCH = Source("pytorch/pytorch", "v2.11.0", ("test/test_cuda.py",))
+TORCH_TESTS = Needs(bare=("expecttest",), archives=(PYTORCH,), modules=("torch", "psutil"), gpu=True, large=True)
 LMCACHE = ("lmcache==0.5.6", CUFILE_PYTHON, "sortedcontainers", "cachetools", "aiofile", "caio")
 
 
@@ -64,6 +72,13 @@ CLIENTS = (
     Client("lmcache", lmcache, Needs(bare=LMCACHE, modules=("torch", "yaml", "psutil")), "lmcache"),
     Client("fio", fio_client.run, compiled(fio_client.SOURCE), "fio 3.33", 120),
     Client("cufile_samples", cufile_samples.run, compiled(cufile_samples.SOURCE), "MagnumIO 48103b8"),
+    Client("kvikio_cpp", kvikio_cpp.run, compiled(kvikio_cpp.SOURCE, bare=KVIKIO), "libkvikio-cu13"),
+    Client("torch_gds_tests", script("torch_gds_tests.py", file_of=PYTORCH), TORCH_TESTS, "test_cuda.py of PyTorch 2.11.0"),
+    Client("cucim", script("cucim_client.py"), Needs(bare=CUCIM, modules=("cupy",), gpu=True, large=True), "cucim-cu13"),
+    Client("instanttensor", script("instanttensor_client.py"), INSTANTTENSOR, "instanttensor"),
+    Client("dali", script("dali_client.py"), Needs(bare=DALI, modules=("cupy",), gpu=True, large=True), "nvidia-dali-cuda130"),
+    Client("deepspeed_gds", deepspeed_gds.run, deepspeed_gds.NEEDS, "DeepSpeed 0.19.6", 900),
+    Client("elbencho", elbencho_client.run, compiled(*elbencho_client.ARCHIVES, programs=("cmake", "dpkg-deb")), "elbencho 3.1.10"),
     Client("kv_engines", script("kv_engines_calls.py"), Needs(), "the calls of llm-d and Mooncake"),
 )
 
