@@ -23,6 +23,7 @@ NEEDS_GPU = "needs a GPU (CUDA)"
 KINDS = [
     (re.compile(pattern, re.IGNORECASE), name)
     for pattern, name in (
+        (r"run_clients\.py fetch", "needs tests/clients/run_clients.py fetch"),
         (r"\(GPU\)", NEEDS_GPU),
         (r"could not import '([\w-]+)", r"needs the package \1"),
         (r"\bpip install '?([\w-]+)", r"needs the package \1"),

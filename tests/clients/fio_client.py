@@ -41,9 +41,8 @@ def run(place: Place, client: Client) -> str:
         data = place.data(client)
         command = [program, f"--name=job{number}", f"--directory={data}", *always, *job.split()]
         output = place.run_program(client, command)
-        found = re.search(r"err= *(\d+)", output)
-        if not found or found[1] != "0":
-            raise Failed(f"{job}: {'no result' if not found else 'error ' + found[1]}\n{output}")
+        if set(re.findall(r"err= *(\d+)", output)) != {"0"}:
+            raise Failed(f"{job}: an error, or no result\n{output}")
         if "cufile" in job.split("--cuda_io=")[1]:
             check_used(output)
         lines.append(f"OK {job.replace('--', '')}")

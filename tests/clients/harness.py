@@ -355,7 +355,8 @@ class Place:
     def link_flags(self, client: Client) -> str:
         """Where the linker finds cuFile, the CUDA runtime and the driver."""
         home = self.folder(client) / "cuda/lib64"
-        return f"-Wl,--as-needed -L{self.cuda_path(client)} -L{home} -L{home}/stubs"
+        first = [self.cuda_path(client)] if why_no_gpu() else []
+        return " ".join(f"-L{path}" for path in (*first, home, home / "stubs"))
 
     # --- runs
 

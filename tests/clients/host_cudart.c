@@ -1,10 +1,28 @@
-/* The calls of the CUDA runtime, driver and random numbers that the clients make, on host memory: for machines without a GPU. Built as libcudart.so.13, which comes
- * first in LD_LIBRARY_PATH there. cuFile takes host memory too, so that a client's files and its checks are the same as with a GPU. There is no
- * libcuda.so.1 for Penstock to find. */
+/* What the clients call of CUDA's runtime, driver and random numbers, on host memory: for machines without a GPU. Built as libcudart.so.13, which
+ * comes first in LD_LIBRARY_PATH there. cuFile takes host memory too, so that a client's files and its checks are the same as with a GPU. There is
+ * no libcuda.so.1 for Penstock to find. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, ALIGNMENT = 65536 };
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, ALIGNMENT = 65536, ALLOCATIONS = 65536 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void* allocated[ALLOCATIONS];
+
+/* Puts new_address where old_address was found. Returns 0 if it was not found. */
+static int replace(void* old_address, void* new_address) {
+  int found = 0;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < ALLOCATIONS && !found; ++i) {
+    if (allocated[i] == old_address) {
+      allocated[i] = new_address;
+      found = 1;
+    }
+  }
+  pthread_mutex_unlock(&lock);
+  return found;
+}
 
 int cudaGetDeviceCount(int* count) {
   *count = 1;
@@ -22,7 +40,7 @@ int cudaSetDevice(int device) {
 
 int cudaMalloc(void** memory, size_t bytes) {
   *memory = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
-  return *memory ? OK : OUT_OF_MEMORY;
+  return *memory && replace(NULL, *memory) ? OK : OUT_OF_MEMORY;
 }
 
 int cudaMallocHost(void** memory, size_t bytes) {
@@ -39,13 +57,22 @@ int cudaMallocManaged(void** memory, size_t bytes, unsigned flags) {
   return cudaMalloc(memory, bytes);
 }
 
+/* Refuses an address that is not an allocation, as CUDA does. */
 int cudaFree(void* memory) {
+  if (memory && !replace(memory, NULL)) return INVALID_VALUE;
   free(memory);
   return OK;
 }
 
 int cudaFreeHost(void* memory) {
   return cudaFree(memory);
+}
+
+/* Of memory that CUDA does not know. */
+int cudaPointerGetAttributes(void* attributes, const void* memory) {
+  (void)memory;
+  memset(attributes, 0, 2 * sizeof(int) + 2 * sizeof(void*) + 8 * sizeof(long));
+  return OK;
 }
 
 int cudaMemcpy(void* target, const void* source, size_t bytes, int kind) {

@@ -31,6 +31,7 @@ import cufile_samples
 import deepspeed_gds
 import elbencho_client
 import fio_client
+import hdf5_vfd_gds
 import kvikio_cpp
 import nvidia_header
 from client import SKIPPED
@@ -60,6 +61,7 @@ def compiled(*archives: Source | Download, bare: tuple[str, ...] = (), programs:
     return Needs(bare=bare, archives=archives, programs=("make", "g++", *programs), toolkit=True, large=True)
 
 
+HDF5 = compiled(hdf5_vfd_gds.HDF5, hdf5_vfd_gds.SOURCE, bare=(hdf5_vfd_gds.MPICH,), programs=("cmake",))
 CLIENTS = (
     Client("nvidia_header", nvidia_header.run, Needs(bare=(CUFILE_WHEEL, nvidia_header.CUDA_WHEEL)), "nvidia-cufile"),
     Client("cuda_python", script("cuda_python_cufile.py"), Needs(packages=("cuda-bindings>=13.0,<14", "numpy"), unless=CUDA_PYTHON), "cuda-bindings"),
@@ -78,6 +80,7 @@ CLIENTS = (
     Client("instanttensor", script("instanttensor_client.py"), INSTANTTENSOR, "instanttensor"),
     Client("dali", script("dali_client.py"), Needs(bare=DALI, modules=("cupy",), gpu=True, large=True), "nvidia-dali-cuda130"),
     Client("deepspeed_gds", deepspeed_gds.run, deepspeed_gds.NEEDS, "DeepSpeed 0.19.6", 900),
+    Client("hdf5_vfd_gds", hdf5_vfd_gds.run, HDF5, "HDF5 1.14.5, vfd-gds 56df26e"),
     Client("elbencho", elbencho_client.run, compiled(*elbencho_client.ARCHIVES, programs=("cmake", "dpkg-deb")), "elbencho 3.1.10"),
     Client("kv_engines", script("kv_engines_calls.py"), Needs(), "the calls of llm-d and Mooncake"),
 )

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -158,6 +160,18 @@ class RunClientsTest(unittest.TestCase):
         tree = self.place.sources(client, source, self.place.folder(client) / "tree")
         self.assertEqual([str(file.relative_to(tree)) for file in tree.rglob("*") if file.is_file()], ["kept/a.c"])
         self.assertEqual((tree / "kept" / "a.c").read_text(), "first")
+
+    @unittest.skipUnless(shutil.which("cc"), "no C compiler")
+    def test_the_cuda_runtime_on_host_memory_copies_and_frees_only_what_it_allocated(self) -> None:
+        with unittest.mock.patch.object(harness, "why_no_gpu", return_value="none"):
+            folder = self.place.cuda_path(Client("one", broken))
+        cuda = ctypes.CDLL(f"{folder}/libcudart.so.13")
+        memory, content = ctypes.c_void_p(), ctypes.create_string_buffer(b"content", 7)
+        self.assertEqual(cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(7)), 0)
+        self.assertEqual(cuda.cudaMemcpy(memory, content, ctypes.c_size_t(7), 1), 0)
+        assert memory.value is not None
+        self.assertEqual(ctypes.string_at(memory.value, 7), b"content")
+        self.assertEqual([cuda.cudaFree(content), cuda.cudaFree(memory), cuda.cudaFree(memory), cuda.cudaFree(None)], [1, 0, 1, 0])
 
     def test_clients_have_names_of_their_own_and_pinned_archives(self) -> None:
         names = [client.name for client in run_clients.CLIENTS]

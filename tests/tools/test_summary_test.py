@@ -40,6 +40,7 @@ KINDS = {
     "needs the package safetensors": ["the safetensors library, to compare with, is not installed", "the safetensors library is not installed"],
     "needs the package moto": ["there is no moto_server here: pip install 'moto[server]'"],
     "needs the package cuda-python": ["cuda-python is not installed"],
+    "needs tests/clients/run_clients.py fetch": ["a.tar.gz was not fetched; to fetch it, run `run_clients.py fetch --only fio --into FOLDER`"],
     "needs root": ["only root can become another user", "mounting a file system needs root: refused", "needs root, ip and unshare"],
     "needs a user who is not root": ["root reads all", "root may list any folder"],
 }
