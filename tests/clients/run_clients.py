@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Runs programs that others wrote for NVIDIA cuFile, unchanged, on Penstock's libcufile. Each passes, fails, or is skipped with the reason.
 
-  run_clients.py list                               what each client needs
-  run_clients.py fetch --into FOLDER                downloads it, with a network: wheels, sources and files, with their sizes
-  run_clients.py run --from FOLDER --json FILE      builds and runs the clients, without a network; FILE keeps one row for each client
-  run_clients.py table FILE                         prints these rows as a table
+  run_clients.py list                                            what each client needs
+  run_clients.py fetch --into FOLDER                             downloads that, and prints the sizes
+  run_clients.py run --from FOLDER --work-dir WORK --json FILE   builds and runs the clients without a network; FILE keeps a row for each
+  run_clients.py table FILE                                      prints these rows as a table
 
-For another machine, `fetch --python-version 3.12` chooses the wheels for the Python there. Without --from, `run` downloads what is small, and with
---fetch all everything. `run` exits with 1 if a client failed, and with 77 if all were skipped.
+For another machine, `fetch --python-version 3.12` chooses the wheels for the Python there, and `tar -c FOLDER | split -b 60M - piece.` makes pieces
+that `cat piece.* | tar -x` joins. Without --from, `run` downloads what is small, and everything with --fetch all. `run` exits with 1 if a client
+failed, and with 77 if all were skipped. Some clients are slow to build; WORK keeps what was built, and must not be below /dev for elbencho.
 
 A client is one file with its run, and one entry of CLIENTS with its needs.
 """
@@ -15,6 +16,7 @@ A client is one file with its run, and one entry of CLIENTS with its needs.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import datetime
 import importlib.metadata
@@ -34,7 +36,7 @@ import fio_client
 import hdf5_vfd_gds
 import kvikio_cpp
 import nvidia_header
-from client import SKIPPED
+from client import SKIPPED, why_no_gpu
 from harness import CUFILE_WHEEL, LIBRARY, Client, Download, Failed, Needs, Place, Skipped, Source, fetch_client, finish, script, why_not
 
 CUFILE_PYTHON = "cufile-python==0.2.0"
@@ -114,13 +116,12 @@ def version_of(place: Place, client: Client) -> str:
 
 
 def gpu_name() -> str:
-    nvidia_smi = shutil.which("nvidia-smi")
-    if not nvidia_smi:
+    """By the CUDA driver, since nvidia-smi is not everywhere."""
+    if why_no_gpu():
         return "none"
-    try:
-        return finish([nvidia_smi, "--query-gpu=name", "--format=csv,noheader"], 30).output.strip().replace("\n", ", ") or "none"
-    except Failed:
-        return "unknown"
+    name = ctypes.create_string_buffer(128)
+    error = ctypes.CDLL("libcuda.so.1").cuDeviceGetName(name, len(name), 0)
+    return name.value.decode() if not error else f"CUDA error {error}"
 
 
 def run_client(place: Place, client: Client) -> tuple[str, str]:
