@@ -35,6 +35,7 @@ FLOORS = {
     # Plug-ins for engines.
     "fastsafetensors": {"_core", "_tensors", "_patch"},
     "lmcache": {"_core", "kv"},
+    "lmcache_connector": {"_core", "kv"},
     "sglang": {"_core", "kv"},
     "vllm": {"_core", "_tensors", "_patch", "kv", "safetensors"},
     "vllm_weights": {"_core", "weights"},
