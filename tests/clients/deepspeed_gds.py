@@ -15,7 +15,8 @@ AIO = (
 )
 PYDANTIC = ("pydantic==2.11.7", "pydantic-core==2.33.2", "annotated-types", "typing-inspection", "typing-extensions")
 PACKAGES = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "tqdm", "pytest", "pluggy", "iniconfig", "pygments", *PYDANTIC)
-NEEDS = Needs(bare=PACKAGES, archives=(SOURCE, *AIO), modules=("torch",), programs=("g++", "dpkg-deb"), toolkit=True, gpu=True, large=True)
+PROGRAMS = ("g++", "dpkg-deb")
+NEEDS = Needs(bare=PACKAGES, archives=(SOURCE, *AIO), modules=("torch",), programs=PROGRAMS, machine="x86_64", toolkit=True, gpu=True, large=True)
 
 
 def plain(output: str) -> str:

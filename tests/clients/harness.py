@@ -77,6 +77,7 @@ class Needs:
     archives: tuple[Source | Download, ...] = ()
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    machine: str = ""
     toolkit: bool = False
     gpu: bool = False
     large: bool = False
@@ -100,6 +101,8 @@ class Client:
 
 def why_not(needs: Needs) -> Optional[str]:
     """What this machine lacks for good, or None."""
+    if needs.machine not in ("", platform.machine()):
+        return f"needs a machine with {needs.machine}"
     if needs.gpu:
         missing = why_no_gpu()
         if missing:

@@ -64,6 +64,7 @@ def compiled(*archives: Source | Download, bare: tuple[str, ...] = (), programs:
 
 
 HDF5 = compiled(hdf5_vfd_gds.HDF5, hdf5_vfd_gds.SOURCE, bare=(hdf5_vfd_gds.MPICH,), programs=("cmake",))
+ELBENCHO = dataclasses.replace(compiled(*elbencho_client.ARCHIVES, programs=("cmake", "dpkg-deb")), machine="x86_64")  # of its Boost
 CLIENTS = (
     Client("nvidia_header", nvidia_header.run, Needs(bare=(CUFILE_WHEEL, nvidia_header.CUDA_WHEEL)), "nvidia-cufile"),
     Client("cuda_python", script("cuda_python_cufile.py"), Needs(packages=("cuda-bindings>=13.0,<14", "numpy"), unless=CUDA_PYTHON), "cuda-bindings"),
@@ -83,7 +84,7 @@ CLIENTS = (
     Client("dali", script("dali_client.py"), Needs(bare=DALI, modules=("cupy",), gpu=True, large=True), "nvidia-dali-cuda130"),
     Client("deepspeed_gds", deepspeed_gds.run, deepspeed_gds.NEEDS, "DeepSpeed 0.19.6", 900),
     Client("hdf5_vfd_gds", hdf5_vfd_gds.run, HDF5, "HDF5 1.14.5, vfd-gds 56df26e"),
-    Client("elbencho", elbencho_client.run, compiled(*elbencho_client.ARCHIVES, programs=("cmake", "dpkg-deb")), "elbencho 3.1.10"),
+    Client("elbencho", elbencho_client.run, ELBENCHO, "elbencho 3.1.10"),
     Client("kv_engines", script("kv_engines_calls.py"), Needs(), "the calls of llm-d and Mooncake"),
 )
 

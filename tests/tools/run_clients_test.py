@@ -60,6 +60,7 @@ class RunClientsTest(unittest.TestCase):
             ("a file left behind", program("open('left', 'w')"), 1, "failed", "left in its working directory: left"),
             ("an error of the runner", Client("one", broken), 1, "failed", "the runner: OSError('no such thing')"),
             ("a missing program", program("", needs=Needs(programs=("no-such-program",))), 77, "skipped", "needs no-such-program on PATH"),
+            ("another machine", program("", needs=Needs(machine="vax")), 77, "skipped", "needs a machine with vax"),
             ("a missing module", program("", needs=Needs(modules=("no_such_module",))), 77, "skipped", "needs no_such_module in this Python"),
         ):
             with self.subTest(what):
