@@ -47,7 +47,7 @@ class PenstockHiCache(hicache_storage.HiCacheStorage):  # type: ignore[misc,unus
         # SGLang's two interfaces order the pieces of a page differently.
         self._kinds = {_KV: f"{self._model}@{'v1' if extra.get('interface_v1') else 'flat'}"}  # the ends of the keys of each pool
         self.registered_pools: dict[str, Any] = {}
-        self._writes = bool(storage_config.is_storage_writer)
+        self._writes = bool(getattr(storage_config, "is_storage_writer", not self._has_copies or storage_config.tp_rank == 0))  # since SGLang 0.5.23
         self._lock = threading.Lock()  # guards _store and _closed
         self._store: kv.Store | None = None
         self._closed = False
@@ -241,9 +241,10 @@ def _checked(settings: Any) -> dict[str, Any]:
 
 def _rank(config: Any) -> str:
     """Returns the folder name for ranks that hold the same bytes. Only one of them writes."""
-    parts = [("dcp", config.dcp_rank, config.dcp_size)] if config.is_mla_model else [("tp", config.tp_rank, config.tp_size)]
-    parts += [("pp", config.pp_rank, config.pp_size), ("cp", config.attn_cp_rank, config.attn_cp_size)]
-    return "-".join([f"{name}{rank}of{size}" for name, rank, size in parts] + [f"dp{config.dp_rank}"])
+    shard = "dcp" if config.is_mla_model else "tp"
+    sizes = {name: (getattr(config, f"{name}_rank", 0), getattr(config, f"{name}_size", 1)) for name in (shard, "pp", "attn_cp")}  # some since SGLang 0.5.21
+    parts = [f"{name.removeprefix('attn_')}{rank}of{size}" for name, (rank, size) in sizes.items()]
+    return "-".join([*parts, f"dp{getattr(config, 'dp_rank', 0)}"])
 
 
 def _kind_of(pool: Any) -> str:
@@ -264,8 +265,7 @@ def _first_slots(pool: Any, pages: int, indices: Any) -> list[int]:
     """Returns the index of each page's first slot in the host pool."""
     if len(indices) != pages * pool.page_size:
         raise ValueError(f"got {len(indices)} slots for {pages} pages of {pool.page_size} slots")
-    slots: list[int] = indices[:: pool.page_size].tolist()
-    return slots
+    return [int(slot) for slot in indices[:: pool.page_size].tolist()]
 
 
 def _pieces(pool: Any, pages: int, indices: Any) -> list[list[memoryview]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import engines_files
+import pytest
 
 CACHE = "sglang.srt.mem_cache"
 REAL = ["sglang.srt.environ", f"{CACHE}.hicache_storage", f"{CACHE}.storage.backend_factory", f"{CACHE}.storage.file", f"{CACHE}.storage.file.lru_file_evictor"]
@@ -24,24 +26,25 @@ def modules() -> Iterator[SimpleNamespace]:
         "sglang.srt.runtime_context": {"get_parallel": lambda: SimpleNamespace(launch_world_size=1)},
         f"{CACHE}.host_memory": {"available_host_memory_bytes": lambda **_: 1 << 40},
     }
-    real = [*REAL, *(name for name in FAST_FILE if engines_files.has(name))]
+    real = [name for name in [*REAL, *FAST_FILE] if engines_files.has(name)]
     with engines_files.modules_of("sglang", real, names) as found:
         parts = {name: value for module in found.values() for name, value in vars(module).items() if not name.startswith("__")}
-        yield SimpleNamespace(**parts, has_fast_file=len(real) > len(REAL))
+        yield SimpleNamespace(**parts, has_fast_file=FAST_FILE[0] in real)
 
 
 def host_pool(sglang: Any, pages: int, layout: str, page: int = 16, layers: int = 32, heads: int = 8, width: int = 128) -> Any:
-    """Returns SGLang's host pool of keys and values, with at least this many pages. The default sizes are those of Llama 3 8B."""
+    """Returns SGLang's host pool of keys and values. The default sizes are those of Llama 3 8B. The constructor differs between releases, and what it
+    requires from a GPU's pool is not needed here.
+    """
     import torch
 
-    tokens = pages * page
-    empty = tuple(torch.zeros((1, heads, width), dtype=torch.bfloat16) for _ in range(layers))
-    pointers = torch.zeros(layers, dtype=torch.uint64)
-    buffers = SimpleNamespace(k=empty, v=empty, k_data_ptrs=pointers, v_data_ptrs=pointers)
-    info = SimpleNamespace(buffers=buffers, scales=None, transfer_buffers=None, validate=lambda: None, page_size=page)
-    vars(info).update(head_num=heads, head_dim=width, v_head_dim=width, dtype=torch.bfloat16, device=torch.device("cpu"))
-    sizes = {"device_capacity_tokens": tokens, "start_layer": 0, "end_layer": layers}
-    return sglang.MHATokenToKVPoolHost(info, 1.0, 0, page, layout, pin_memory=False, **sizes)
+    kind = sglang.MHATokenToKVPoolHost
+    pool = kind.__new__(kind)
+    sizes = {"page_size": page, "page_num": pages, "size": pages * page, "layer_num": layers, "head_num": heads, "head_dim": width, "v_head_dim": width}
+    vars(pool).update(sizes, layout=layout, dtype=torch.bfloat16, device="cpu", pin_memory=False, allocator=sglang.HostTensorAllocator())
+    vars(pool).update(_transfer_device=torch.device("cpu"), device_pool=SimpleNamespace(device="cpu"))
+    pool.kv_buffer = pool.init_kv_buffer()
+    return pool
 
 
 def mamba_pool(sglang: Any, states: int, has_side_state: bool) -> Any:
@@ -52,5 +55,7 @@ def mamba_pool(sglang: Any, states: int, has_side_state: bool) -> Any:
     temporal = torch.zeros((layers, states, 2, 5), dtype=torch.float32)
     conv = (torch.zeros((layers, states, 7), dtype=torch.bfloat16),)
     side = (torch.zeros((states, 9), dtype=torch.float32),) if has_side_state else ()
+    if "buffer_info" not in inspect.signature(sglang.MambaPoolHost).parameters:
+        pytest.skip("SGLang before 0.5.23 makes its pool of Mamba states from a GPU's pool")
     info = SimpleNamespace(temporal=temporal, conv=conv, extra_checkpoint_buffers=side, validate=lambda: None)
     return sglang.MambaPoolHost(info, 1.0, 0, device_capacity=states, pin_memory=False, layout="page_first")

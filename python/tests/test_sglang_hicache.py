@@ -158,7 +158,9 @@ def test_usable_pages_of_hybrid_models_are_those_of_sglangs_own_store(
     for window in (1, 2, 3):
         transfers = [transfer_of(sglang, name, keys[:window], policy=policy) for name, policy in zip(("swa", "draft"), policies)]
         ours, own = (store.batch_exists_v2(keys, transfers) for store in stores)
-        assert (ours.kv_hit_pages, ours.restorable_prefix_pages) == (own.kv_hit_pages, own.restorable_prefix_pages)
+        if own.kv_hit_pages and own.restorable_prefix_pages is None:
+            pytest.skip("SGLang's own store does not find out which prefixes can be used before 0.5.23")
+        assert (ours.kv_hit_pages, ours.restorable_prefix_pages) == (own.kv_hit_pages, own.restorable_prefix_pages or [])
         assert own.extra_pool_hit_pages.items() <= ours.extra_pool_hit_pages.items()  # SGLang's store stops at the first pool that lacks everything
 
 
