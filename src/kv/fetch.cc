@@ -62,11 +62,13 @@ void fetch::ask(reading& read) {
   read.first_request = requests_.size();
   if (facts.length != part.length) return;  // look_at() reports it
   auto offset = static_cast<std::int64_t>(facts.offset);
+  bool is_checked = checksums_ && facts.checksum.has_value();
   for (const memory_piece& piece : part.pieces) {
-    const auto bytes = checksums_ && facts.checksum ? engine_.cpu_address(piece.memory, piece.length) : result<void*>(nullptr);
+    const auto bytes = is_checked ? engine_.cpu_address(piece.memory, piece.length) : result<void*>(nullptr);
+    is_checked = is_checked && bytes.ok();  // the addresses of further pieces are not needed
     requests_.push_back({&from_.data(), piece.memory, piece.length, offset});
     reading_of_.push_back(&read);
-    bytes_of_.push_back(bytes ? static_cast<const std::byte*>(*bytes) : nullptr);
+    bytes_of_.push_back(is_checked ? static_cast<const std::byte*>(*bytes) : nullptr);
     offset += static_cast<std::int64_t>(piece.length);
   }
   read.requests = requests_.size() - read.first_request;
