@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 
@@ -34,8 +33,7 @@ constexpr std::uint64_t seed = 9;
 constexpr std::size_t mib = std::size_t{1} << 20;
 
 std::vector<std::byte> content_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const auto text = stored_bytes(path);
   const auto bytes = std::as_bytes(std::span(text));
   return {bytes.begin(), bytes.end()};
 }

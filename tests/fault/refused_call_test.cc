@@ -27,6 +27,7 @@
 #include "support/engines.hpp"
 #include "support/lacking.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
 #include "support/web_server.hpp"
 
@@ -130,10 +131,7 @@ std::string save(const std::string& path, const std::string& bytes, const pendin
   return text_of(made->publish(publish));
 }
 
-bool holds(const std::string& path, const std::string& bytes) {
-  std::ifstream in(path);
-  return std::string(std::istreambuf_iterator<char>(in), {}) == bytes;
-}
+bool holds(const std::string& path, const std::string& bytes) { return stored_bytes(path) == bytes; }
 
 std::string save_files(engine& /*with*/, const temp_dir& in) {
   for (const bool unnamed : {true, false}) {

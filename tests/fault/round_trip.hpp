@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "penstock/engine.hpp"
 #include "support/pattern.hpp"
+#include "support/stored_file.hpp"
 #include "sys/kernel.hpp"
 
 namespace penstock::testing {
@@ -77,8 +76,7 @@ class round_trip {
   }
 
   [[nodiscard]] std::string compare_file() const {
-    std::ifstream in(path_, std::ios::binary);
-    const std::string content{std::istreambuf_iterator<char>(in), {}};
+    const auto content = stored_bytes(path_);
     return compare(std::as_bytes(std::span(content)), 0, bytes);
   }
 
