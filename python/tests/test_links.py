@@ -15,9 +15,9 @@ pytestmark = pytest.mark.usefixtures("torch_not_imported")
 NBYTES = 70_000_003  # of 64 MiB and more it matters
 
 
-@pytest.fixture
-def path(tmp_path: Path, pattern: Any) -> Path:
-    stored = tmp_path / "data"
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory, pattern: Any) -> Path:
+    stored = tmp_path_factory.mktemp("links") / "data"
     stored.write_bytes(pattern(NBYTES))
     return stored
 
