@@ -53,13 +53,13 @@ class Source:
     def in_page_cache(self) -> Source | None:
         """Returns this file with reads that fill the page cache, for bytes that several ranks of a node need.
 
-        Returns None for a file on a drive of the node or at a URL, and if PENSTOCK_CACHE says what to do.
+        Returns None for a file on a drive or in memory of the node, or at a URL, and if PENSTOCK_CACHE says what to do.
         """
         try:
             descriptor = self.file.fileno()
         except Error:
             return None
-        if os.major(os.fstat(descriptor).st_dev) != 0 or os.environ.get("PENSTOCK_CACHE", "auto") != "auto":  # a drive's file systems have its number
+        if _is_near(os.fstat(descriptor).st_dev) or os.environ.get("PENSTOCK_CACHE", "auto") != "auto":
             return None
         kept = copy.copy(self)
         kept.file = _native.open(descriptor, cache="fill")
@@ -88,6 +88,20 @@ class Source:
         if found is None:
             raise of_file(self.name, f"File does not contain tensor {tensor}{meant([tensor], self.header.names)}", code="not_found")
         return found
+
+
+_near_kinds = ("tmpfs", "ramfs", "overlay", "btrfs", "bcachefs", "zfs", "squashfs")
+
+
+def _is_near(device: int) -> bool:
+    """Returns True if the file system has no server, or an unknown type. Most file systems of drives have the drive's number."""
+    if os.major(device) != 0:
+        return True
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+        for fields in map(str.split, mounts):
+            if fields[2] == f"0:{os.minor(device)}":
+                return fields[fields.index("-") + 1] in _near_kinds
+    return True
 
 
 class Sources:
