@@ -33,7 +33,7 @@ if(TARGET PkgConfig::fuse3)
   target_compile_definitions(penstock_test_support_objects PRIVATE PENSTOCK_FUSE_SERVER_PATH="$<TARGET_FILE:penstock_fuse_server>")
   add_dependencies(penstock_test_support_objects penstock_fuse_server)
 
-  # The file system that bench/late_mount_bench.py reads. Built on demand: ninja penstock_late_mount
+  # The file system that bench/late_mount_bench.py and bench/ranks_bench.py read. Built on demand: ninja penstock_late_mount
   add_executable(penstock_late_mount EXCLUDE_FROM_ALL bench/late_mount/late_mount.cc)
   set_target_properties(penstock_late_mount PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
   target_compile_features(penstock_late_mount PRIVATE cxx_std_20)

@@ -255,7 +255,7 @@ def test_a_setting_for_the_page_cache_applies(mount: Path, monkeypatch: pytest.M
     monkeypatch.delenv("PENSTOCK_CACHE", raising=False)
     source = Source(str(next(mount.glob("*.safetensors"))))
     kept = source.in_page_cache()
-    assert kept is not None and kept.header is source.header
+    assert kept is not None and kept.header is source.header and kept.file.name == source.name
     monkeypatch.setenv("PENSTOCK_CACHE", "bypass")
     assert source.in_page_cache() is None
 

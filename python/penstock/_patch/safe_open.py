@@ -24,7 +24,7 @@ from .._tensors.node_ranks import NodePlan, NodeReads, node_ranks
 from .._tensors.prefetch import PrefetchLoader, TensorMeta, tensor_meta
 from .._tensors.safe_open import read_part
 from .._tensors.slices import part_of, picks_of
-from .._tensors.sources import Source
+from .._tensors.sources import Source, is_name_of
 from .._tensors.types import BITS
 from .indexes import is_plain, takes_all
 from .library import library_attribute
@@ -279,7 +279,8 @@ class DoorFile:
         """The open file. Raises SafetensorError if Penstock rejects its content."""
         with self._lock:
             if self._source is None:
-                self._source = Source(self.name, descriptor=None if self._has_its_name() else self._descriptor)
+                by_name = self._descriptor is None or is_name_of(self.name, self._descriptor)
+                self._source = Source(self.name, descriptor=None if by_name else self._descriptor)
             if self._is_new:
                 self._is_new = False
                 self._share()
@@ -292,15 +293,6 @@ class DoorFile:
         reads = _plan_of(self.folder).reads_of(self._source, node) if node.world > 1 else None
         if reads is not None:
             self._source, self._node_reads = reads.source, reads
-
-    def _has_its_name(self) -> bool:
-        """Returns True if the name still refers to the file. The file is then opened by name, so that errors contain the name."""
-        if self._descriptor is None:
-            return True
-        try:
-            return os.path.samestat(os.stat(self.name), os.fstat(self._descriptor))
-        except OSError:
-            return False
 
     def row(self, name: str) -> int | None:
         """Returns a tensor's row, or None for an unknown name or a type that PyTorch lacks; then the library raises the error."""

@@ -15,7 +15,7 @@ from .._core.urls import opened_together
 from .errors import SafetensorError, meant, of_file
 from .header import Header, read_header
 
-__all__ = ["Path", "Paths", "Source", "Sources", "StorageOptions", "check_names", "files_of"]
+__all__ = ["Path", "Paths", "Source", "Sources", "StorageOptions", "check_names", "files_of", "is_name_of"]
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
@@ -62,7 +62,7 @@ class Source:
         if _is_near(os.fstat(descriptor).st_dev) or os.environ.get("PENSTOCK_CACHE", "auto") != "auto":
             return None
         kept = copy.copy(self)
-        kept.file = _native.open(descriptor, cache="fill")
+        kept.file = _native.open(self.name if is_name_of(self.name, descriptor) else descriptor, cache="fill")
         return kept
 
     def _read_header(self) -> Header:
@@ -88,6 +88,14 @@ class Source:
         if found is None:
             raise of_file(self.name, f"File does not contain tensor {tensor}{meant([tensor], self.header.names)}", code="not_found")
         return found
+
+
+def is_name_of(name: str, descriptor: int) -> bool:
+    """Returns True if the name still refers to the file. If it is opened by its name, errors contain the name."""
+    try:
+        return os.path.samestat(os.stat(name), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 _near_kinds = ("tmpfs", "ramfs", "overlay", "btrfs", "bcachefs", "zfs", "squashfs")
