@@ -502,6 +502,9 @@ def main() -> int:
     figures, failed = [], False
     for hosts in arguments.hosts:
         for row in arguments.rows:
+            if row in ("vllm", "sglang") and not Path(os.environ.get("PENSTOCK_TEST_ENGINES", ""), row, "__init__.py").exists():
+                print(f"{hosts:<6}{row:<13} skipped: it is not in the folder PENSTOCK_TEST_ENGINES")
+                continue
             for way in (each for each in ROWS[row] if each in arguments.ways):
                 found = run(arguments, row, way, hosts)
                 figures.append({"hosts": hosts, "row": row, "way": way, **found})
