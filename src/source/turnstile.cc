@@ -14,8 +14,13 @@ constexpr unsigned works_at_a_time = 16;  // then the lane runs other work
 
 }  // namespace
 
-turnstile::turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes)
-    : lanes_(by), share_(of), at_once_(std::move(at_once)), least_piece_bytes_(least_piece_bytes) {
+turnstile::turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes,
+                     std::function<unsigned()> soon)
+    : lanes_(by),
+      share_(of),
+      at_once_(std::move(at_once)),
+      least_piece_bytes_(least_piece_bytes),
+      soon_(soon ? std::move(soon) : at_once_) {
   from_far = true;
 }
 
@@ -24,7 +29,7 @@ std::uint64_t turnstile::most_piece_bytes(unsigned at_once) const noexcept {
 }
 
 std::uint64_t turnstile::piece_bytes(std::uint64_t request_bytes) const noexcept {
-  const auto at_once = std::max(1U, at_once_());
+  const auto at_once = std::max(1U, soon_());
   const auto most = most_piece_bytes(at_once);
   if (under_way() + queue_.size() >= at_once) return most;
   return std::clamp<std::uint64_t>(std::bit_ceil(request_bytes / at_once + 1), least_piece_bytes_, most);

@@ -28,7 +28,9 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   };
   // at_once: returns how many concurrent fills the source wants now; called repeatedly. by and of must outlive the fills.
   // least_piece_bytes: shorter fills cost the source more than they save, even if fewer are then in flight.
-  turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes = staging::small_slab_bytes);
+  // soon: returns how many concurrent fills the source may want before a request that begins now ends; empty: at_once.
+  turnstile(staging::lanes& by, share& of, std::function<unsigned()> at_once, std::uint64_t least_piece_bytes = staging::small_slab_bytes,
+            std::function<unsigned()> soon = {});
 
   // Returns the length of each fill for a request of that many bytes: short enough to give the source as many concurrent fills as it wants.
   // If that many are already in flight or queued, returns the maximum, because shorter fills would only add requests.
@@ -46,11 +48,12 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   // Count a fill that starts or has completed.
   void began(std::uint64_t bytes) noexcept;
   void ended(std::uint64_t bytes) noexcept;
+  // Has a lane start queued fills, if any can start now. Call this when at_once() has risen.
+  void call() noexcept;
   // Runs queued work on a lane.
   bool run() override;
 
  private:
-  void call() noexcept;
   [[nodiscard]] bool is_open() const noexcept;
   [[nodiscard]] bool opens() noexcept;  // like is_open(), but also records waits
   [[nodiscard]] std::uint64_t most_piece_bytes(unsigned at_once) const noexcept;
@@ -59,6 +62,7 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
   share& share_;
   const std::function<unsigned()> at_once_;
   const std::uint64_t least_piece_bytes_;
+  const std::function<unsigned()> soon_;
   staging::work_list list_;
   staging::work_queue queue_;
   mutable spin_lock lock_;   // guards the members below

@@ -12,23 +12,64 @@ using namespace std::chrono_literals;
 
 class paced : public ::testing::Test {
  protected:
-  // For so long, a server that gives each of up to at_most requests so many MB/s, and more of them no more.
+  // Simulates a server that gives each of up to at_most requests of 1 MiB so many MB/s, and more of them no more.
   void serve(std::chrono::milliseconds time, double of_each, unsigned at_most) {
-    const auto end = now_ + time;
-    while (now_ < end) {
-      const auto at_once = pace_.wanted();
-      const double rate = of_each * 1e6 * std::min(at_once, at_most);
-      now_ += std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * 1'048'576 / rate));
-      pace_.took(1'048'576, now_, true);
+    for (const auto end = now_ + time; now_ < end; now_ += 1ms) {
+      seen_.in_flight = pace_.wanted();
+      const double bytes = of_each * 1e3 * std::min(seen_.in_flight, at_most);
+      seen_.bytes += static_cast<std::uint64_t>(bytes);
+      // New connections respond at once.
+      seen_.responses += seen_.in_flight > before_ ? seen_.in_flight - before_ : 0;
+      before_ = seen_.in_flight;
+      (void)pace_.look(seen_, now_);
     }
   }
   pace pace_{128};
+  pace::progress seen_{};
+  unsigned before_ = 0;
   pace::clock::time_point now_{1s};
 };
 
 TEST_F(paced, begins_with_few_and_goes_on_while_more_bring_more) {
   EXPECT_EQ(pace_.wanted(), pace::least);
   serve(3s, 85, 1000);
+  EXPECT_EQ(pace_.wanted(), 128U);
+}
+
+// Each measurement takes 25 ms from a server that responds at once.
+TEST_F(paced, of_slow_connections_there_are_soon_many) {
+  serve(100ms, 10, 1000);
+  EXPECT_EQ(pace_.wanted(), 128U);
+}
+
+TEST_F(paced, a_server_that_takes_long_to_respond_gets_more_requests_at_first) {
+  pace_.meet(30ms);
+  EXPECT_EQ(pace_.wanted(), pace::least_far);
+  EXPECT_EQ(pace_.expected(), 128U) << "pieces are cut for as many";
+  pace near(128);
+  near.meet(1ms);
+  EXPECT_EQ(near.wanted(), pace::least);
+  EXPECT_EQ(near.expected(), pace::least);
+  near.meet(30ms);
+  EXPECT_EQ(near.wanted(), pace::least) << "only the first time counts";
+}
+
+TEST_F(paced, the_first_response_shows_that_a_server_takes_long) {
+  seen_.in_flight = 1;
+  EXPECT_FALSE(pace_.look(seen_, now_));
+  seen_.latency = 30ms;
+  seen_.responses = 1;
+  EXPECT_TRUE(pace_.look(seen_, now_));
+  EXPECT_EQ(pace_.wanted(), pace::least_far);
+}
+
+TEST_F(paced, measures_only_once_new_connections_have_responded) {
+  pace_.meet(30ms);
+  seen_.in_flight = 32;
+  for (int i = 0; i < 100; ++i) (void)pace_.look(seen_, now_ += 10ms);
+  EXPECT_EQ(pace_.wanted(), 32U);
+  seen_.responses += 32;
+  for (int i = 0; i < 10; ++i) (void)pace_.look(seen_, now_ += 10ms);
   EXPECT_EQ(pace_.wanted(), 128U);
 }
 
@@ -46,6 +87,18 @@ TEST_F(paced, tries_again_later) {
   EXPECT_EQ(pace_.wanted(), 128U);
 }
 
+TEST_F(paced, tries_more_seldom_the_more_often_it_gained_nothing) {
+  unsigned tries = 0;
+  for (int i = 0; i < 300; ++i) {
+    const auto before = pace_.wanted();
+    serve(1s, 500, 32);
+    tries += pace_.wanted() != before ? 1 : 0;
+    serve(1ms, 500, 32);
+  }
+  EXPECT_LE(tries, 12U) << "5 s after the first, 80 s after the fifth";
+  EXPECT_EQ(pace_.wanted(), 32U);
+}
+
 TEST_F(paced, few_are_doubled_unless_more_bring_less) {
   serve(3s, 500, 8);
   EXPECT_EQ(pace_.wanted(), 32U) << "as much, though not more";
@@ -53,38 +106,71 @@ TEST_F(paced, few_are_doubled_unless_more_bring_less) {
 
 TEST_F(paced, a_server_that_is_asked_too_much_is_asked_half_as_much) {
   serve(3s, 85, 1000);
-  for (int i = 0; i < 100; ++i) pace_.throttled(now_);
-  EXPECT_EQ(pace_.wanted(), 64U);
+  const auto asked = now_;
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(pace_.throttled(asked - 1ms, now_));
+  EXPECT_EQ(pace_.wanted(), 64U) << "once for all requests in flight";
   serve(5s, 85, 1000);
   EXPECT_EQ(pace_.wanted(), 64U);
   serve(20s, 85, 1000);
   EXPECT_EQ(pace_.wanted(), 128U);
 }
 
+TEST_F(paced, a_server_that_still_refuses_is_asked_less_and_less) {
+  serve(3s, 85, 1000);
+  for (const unsigned left : {64U, 32U, 16U, 8U, 4U, 2U, 1U}) {
+    now_ += 10ms;
+    EXPECT_TRUE(pace_.throttled(now_, now_ + 1ms));
+    now_ += 1ms;
+    EXPECT_EQ(pace_.wanted(), left);
+  }
+  EXPECT_FALSE(pace_.throttled(now_ + 1ms, now_ + 2ms)) << "fewer than one is none";
+  serve(10s, 85, 1000);
+  EXPECT_EQ(pace_.wanted(), 128U) << "few are not kept for long";
+}
+
+TEST_F(paced, no_more_are_wanted_than_the_server_accepts) {
+  serve(3s, 85, 1000);
+  pace_.limited(20, now_);
+  EXPECT_EQ(pace_.wanted(), 20U);
+  pace_.limited(30, now_);
+  EXPECT_EQ(pace_.wanted(), 20U);
+  serve(5s, 85, 1000);
+  EXPECT_EQ(pace_.wanted(), 20U);
+}
+
 TEST_F(paced, learns_nothing_while_nobody_asks_for_much) {
-  for (int i = 0; i < 1000; ++i) pace_.took(1'048'576, now_ += 1ms, false);
+  seen_.in_flight = 5;
+  for (int i = 0; i < 1000; ++i) {
+    seen_.bytes += 1'048'576;
+    ++seen_.responses;
+    EXPECT_FALSE(pace_.look(seen_, now_ += 1ms));
+  }
   EXPECT_EQ(pace_.wanted(), pace::least);
 }
 
 TEST_F(paced, learns_though_a_connection_has_nothing_to_do_now_and_then) {
-  for (int i = 0; i < 1000; ++i) pace_.took(65536, now_ += 100us, i % 5 != 0);
+  for (int i = 0; i < 1000; ++i) {
+    seen_.in_flight = i % 5 != 0 ? pace_.wanted() : 1;
+    seen_.bytes += 65536;
+    seen_.responses += 1;
+    (void)pace_.look(seen_, now_ += 100us);
+  }
   EXPECT_GT(pace_.wanted(), pace::least);
 }
 
 TEST_F(paced, takes_no_time_for_slow_in_which_nothing_was_asked) {
   for (int burst = 0; burst < 300; ++burst) {
     now_ += 150ms;
-    pace_.resumes();
+    pace_.resumes(seen_.responses);
+    seen_.responses += pace_.wanted();
     serve(50ms, 500, 8);
   }
   EXPECT_LE(pace_.wanted(), 64U) << "one try above 32 at a time";
-  serve(1s, 500, 8);
-  EXPECT_EQ(pace_.wanted(), 32U);
 }
 
-TEST_F(paced, never_wants_less_than_it_may_or_more) {
-  for (int i = 0; i < 100; ++i) pace_.throttled(now_ += 11s);
-  EXPECT_EQ(pace_.wanted(), pace::least);
+TEST_F(paced, never_wants_more_than_it_may) {
+  for (int i = 0; i < 100; ++i) (void)pace_.throttled(now_ += 1ms, now_);
+  EXPECT_EQ(pace_.wanted(), 1U);
   pace few(3);
   EXPECT_EQ(few.wanted(), pace::least);
 }

@@ -132,6 +132,9 @@ class web_server {
     }
   }
 
+  // Refuses connections once it has accepted that many in all.
+  void accept_at_most(std::size_t count) { most_accepted_.store(count); }
+
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
   [[nodiscard]] std::string origin() const { return fmt::format("http://127.0.0.1:{}", port_); }
   [[nodiscard]] std::string url(const std::string& target = "/data") const { return origin() + target; }
@@ -194,6 +197,7 @@ class web_server {
         return;
       }
       accepted_.fetch_add(1);
+      if (accepted_.load() >= most_accepted_.load()) ::shutdown(listening_.get(), SHUT_RDWR);  // ends the loop
       open_.push_back(fd);
       most_open_.store(std::max(most_open_.load(), open_.size()));
       threads_.emplace_back([this, fd] { serve(fd); });
@@ -275,6 +279,7 @@ class web_server {
   std::uint16_t port_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<std::size_t> accepted_{0};
+  std::atomic<std::size_t> most_accepted_{~std::size_t{0}};
   std::atomic<std::size_t> most_open_{0};
   mutable std::mutex lock_;  // guards all members below, and the content
   answer answer_;

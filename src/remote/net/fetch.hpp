@@ -43,6 +43,7 @@ struct verdict {
   std::chrono::milliseconds after{0};  // for again: time until the earliest retry; 0: the network decides
   bool throttled = false;              // for again: too many requests
   bool unsent = false;                 // for renewed: the connection had been closed, so the same request is sent to the same server
+  bool crowded = false;                // for again: a new connection was closed without a response; there may be too many
   bool silent = false;                 // a kept connection did not respond; others may not respond either
   int http_status = 0;                 // for again: the response's status; 0: there was no response
 };
@@ -94,6 +95,7 @@ struct fetch {
   unsigned renewals = 0;
   unsigned short_answers = 0;                             // responses with far fewer bytes than requested
   std::chrono::steady_clock::time_point put_off_since{};  // when signing first failed
+  std::uint64_t served_before = 0;                        // bytes that the server had sent to anyone when the last counted try began
   std::chrono::steady_clock::time_point asked{};          // when the request for the missing bytes was sent
   std::atomic<bool> cancelled{false};
 

@@ -130,8 +130,10 @@ bool line::ready() noexcept {
           return take_error_body();
         },
         [&] { return broken(no_memory()); });
-    if (made == step::waits) return true;
-    if (made == step::line_ends) return false;
+    if (made == step::waits || made == step::line_ends) {
+      if (to_->is_look_due(clock::now())) owner_.look_at(to_);
+      return made == step::waits;
+    }
   }
 }
 
@@ -178,7 +180,9 @@ line::step line::broken(const status& why) noexcept {
     return end({.then = verdict::kind::body}, false);  // only the end of the framing is missing
   // The server may close an idle connection at the moment when the next request is sent.
   if (used_ && !heard_) return end({.then = verdict::kind::renewed, .error = why, .unsent = true}, false);
-  return end(again(why), false);
+  auto how = again(why);
+  how.crowded = !used_ && !heard_;
+  return end(how, false);
 }
 
 // Sends the next request before reporting the end of the previous one, so that the server is never idle.
@@ -239,6 +243,7 @@ line::step line::came(std::size_t bytes) {
   body_left_ -= bytes;
   since_bytes_ += bytes;
   untold_bytes_ += bytes;
+  to_->arrived(bytes);
   return step::more;
 }
 
@@ -269,6 +274,7 @@ line::step line::take_head() {
 line::step line::head_is_there() {
   informational_ = 0;
   since_ = clock::now();
+  if (what_->sends_bytes == 0) to_->responded(since_ - what_->asked);
   since_bytes_ = 0;
   body_left_ = head_.length.value_or(~std::uint64_t{0});
   if ((head_.status != 200 && head_.status != 206) || what_->gathers) {

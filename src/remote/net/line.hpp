@@ -40,6 +40,8 @@ class line_owner {
   // Called when a line is about to be destroyed. If it has been assigned a fetch but has not sent it, the fetch is requested elsewhere.
   virtual void gone(line& one) noexcept = 0;
   virtual void sent() noexcept = 0;
+  // Measures the throughput of a server that is sending bytes.
+  virtual void look_at(const std::shared_ptr<origin>& of) noexcept = 0;
   // Counts object bytes received over the line.
   virtual void received(const line& over, std::uint64_t bytes) noexcept = 0;
   // Reports a period in which a reactor used a whole core to receive over TLS.

@@ -1,5 +1,7 @@
 #include "remote/net/network.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -15,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr unsigned dialer_threads = 16;
+constexpr unsigned dialer_threads = 32;
 constexpr auto put_off_for = 100ms;
 constexpr auto most_put_off = 70s;  // a program that provides credentials may take 60 s
 constexpr double tokens_of_a_retry = 5;
@@ -24,6 +26,15 @@ constexpr double hedges_of_a_success = 0.02;
 constexpr double most_hedges_kept = 4;
 constexpr auto longest_sleep = 100ms;
 constexpr std::size_t most_origins_kept = 64;  // beyond this, unused ones are dropped
+
+// Each connection through libcurl may use three descriptors.
+network_settings within_descriptors(network_settings made) {
+  constexpr rlim_t share = 8;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    made.most_connections = static_cast<unsigned>(std::min<rlim_t>(made.most_connections, limit.rlim_cur / share));
+  return made;
+}
 
 verdict refused(status why) { return {.then = verdict::kind::refused, .error = std::move(why)}; }
 
@@ -65,7 +76,7 @@ bool network::aside(std::function<void()> what) {
 }
 
 network::network(const network_settings& with)
-    : settings_(with),
+    : settings_(within_descriptors(with)),
       own_(with),
       stop_(with.stop_requested),
       drawn_(std::random_device{}()),
@@ -141,11 +152,26 @@ bool network::pause(const patience& how, remote_retry what, std::chrono::millise
 std::shared_ptr<origin> network::origin_of(const url& at) {
   auto made = std::make_shared<origin>(at, settings_);
   const std::lock_guard guard(lock_);
-  auto& known = origins_[made->address()];
-  if (auto there = known.lock(); there != nullptr) return there;
-  known = made;
-  if (origins_.size() > most_origins_kept) std::erase_if(origins_, [](const auto& each) { return each.second.expired(); });
-  return made;
+  if (origins_.size() >= most_origins_kept) std::erase_if(origins_, [](const auto& each) { return each.second.use_count() == 1; });
+  return origins_.try_emplace(made->address(), made).first->second;
+}
+
+void network::meet(const url& at, clock::duration latency) {
+  const auto to = origin_of(at);
+  const std::lock_guard guard(lock_);
+  to->pace_.meet(latency);
+}
+
+void network::look_at(const std::shared_ptr<origin>& of) noexcept {
+  unsigned more = 0;
+  {
+    const std::lock_guard guard(lock_);
+    if (!of->pace_.look(of->progress(), clock::now())) return;
+    feed_idle(*of);
+    more = dials_wanted(*of);
+  }
+  start_dials(of, more);
+  of->start_fills();
 }
 
 network_counts network::counts() const noexcept {
@@ -155,7 +181,7 @@ network_counts network::counts() const noexcept {
 unsigned network::dials_wanted(origin& to) noexcept {
   const auto wanted = std::min<std::size_t>(to.pace_.wanted(), to.carried_ + to.queue_.size());
   unsigned more = 0;
-  for (; to.lines_ + to.dialing_ < wanted && to.dialing_ < origin::most_dials; ++more) ++to.dialing_;
+  for (; to.lines_ + to.dialing_ < wanted && to.dialing_ < to.dials_at_once(); ++more) ++to.dialing_;
   return more;
 }
 
@@ -205,7 +231,8 @@ status network::adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::we
   return {};
 }
 
-// A failed connection counts as a failed attempt by one waiting fetch, so that all of them end eventually.
+// If others are open, a failed connection means that the server, or this process, allows no more. Otherwise it counts as a failed attempt
+// by one waiting fetch, so that all of them end eventually.
 void network::dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<sys::web_connection>> made) noexcept {
   auto how = made ? or_no_memory([&] { return adopt(to, *std::move(made)); }) : made.error();
   fetch* what = nullptr;
@@ -215,10 +242,12 @@ void network::dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<
   {
     const std::lock_guard guard(lock_);
     --to->dialing_;
-    if (!how.ok()) what = to->queue_.pop_front();
+    const bool is_limit = !how.ok() && !is_for_good && to->lines_ > to->idle_.size();
+    if (is_limit) to->pace_.limited(to->lines_ + to->dialing_, clock::now());
+    if (!how.ok() && !is_limit) what = to->queue_.pop_front();
     if (what != nullptr) {
       what->where = fetch::place::none;
-      ask_again(*what, then);
+      ask_again(*what, then, *to);
     }
     more = dials_wanted(*to);
   }
@@ -285,6 +314,7 @@ void network::begin(fetch& what) noexcept {
   unsigned more = 0;
   {
     const std::lock_guard guard(lock_);
+    what.served_before = to->progress().bytes;
     queue(what, false);
     more = dials_wanted(*to);
   }
@@ -311,17 +341,23 @@ bool network::cancel(fetch& what) noexcept {
   return true;
 }
 
+// Reduces the number of connections if the server refused a request because there were too many. Returns true if the server serves others
+// meanwhile, so that the refusal is no failed attempt of this request.
+bool network::is_one_too_many(const fetch& what, const verdict& how, origin& asked) noexcept {
+  const bool serves_others = asked.carried_ > 0 && asked.progress().bytes > what.served_before;
+  if (!how.throttled && !(how.crowded && serves_others)) return false;
+  return asked.pace_.throttled(what.asked, clock::now()) && serves_others && patience_with(what).attempts > 1;
+}
+
 // Decides whether a fetch that did not receive its bytes fails, is queued, or waits.
-void network::ask_again(fetch& what, verdict& how) noexcept {
+void network::ask_again(fetch& what, verdict& how, origin& asked) noexcept {
   if (how.then != verdict::kind::elsewhere && how.then != verdict::kind::refused && !how.unsent) {  // the missing bytes may be elsewhere
     what.at = what.home;
     what.target.clear();
   }
   auto& of = *what.at;
-  if (how.throttled) {
-    of.pace_.throttled(clock::now());
-    throttled_.fetch_add(1, std::memory_order_relaxed);
-  }
+  if (how.throttled) throttled_.fetch_add(1, std::memory_order_relaxed);
+  const bool is_free = is_one_too_many(what, how, asked);
   if (is_unwanted(what)) how = refused(unwanted());
   if (how.then == verdict::kind::refused) return;
   if (how.then == verdict::kind::elsewhere) tell_of(network_listener::event::redirect);
@@ -330,16 +366,20 @@ void network::ask_again(fetch& what, verdict& how) noexcept {
   if (how.then != verdict::kind::again) return queue(what, true);
   const bool too_often = of.tokens_ < tokens_of_a_retry;
   const auto& patient = patience_with(what);
-  if (++what.tries >= patient.attempts || too_often || stop_.stopped()) {
+  if (!is_free) {
+    ++what.tries;
+    what.served_before = asked.progress().bytes;
+  }
+  if (what.tries >= patient.attempts || (too_often && !is_free) || stop_.stopped()) {
     const auto words = too_often ? "; the server has failed so often that requests are not retried for now" : "";
     how = refused(or_no_memory(
         [&] { return how.error.with_context(fmt::format("after {} {}{}", what.tries, what.tries == 1 ? "try" : "tries", words)); }));
     return;
   }
-  of.tokens_ -= tokens_of_a_retry;
+  if (!is_free) of.tokens_ -= tokens_of_a_retry;
   retries_.fetch_add(1, std::memory_order_relaxed);
   tell_of(network_listener::event::retry);
-  const auto pause = patient.pause_after(what.tries, static_cast<unsigned>(drawn_()), how.after);
+  const auto pause = patient.pause_after(std::max(1U, what.tries), static_cast<unsigned>(drawn_()), how.after);
   what.due = clock::now() + pause;
   if (how.throttled && settings_.told != nullptr) settings_.told->put_off(what.due - pause, what.due);
   patient.tell({how.http_status, how.error.code(), pause, what.tries, patient.attempts});
@@ -378,22 +418,20 @@ fetch* network::ended(line& on, fetch& what, verdict& how, bool line_goes_on) no
   fetch* next = nullptr;
   unsigned more = 0;
   unsigned more_there = 0;
+  bool has_risen = false;
   {
     const std::lock_guard guard(lock_);
     what.on = nullptr;
     what.where = fetch::place::none;
-    const bool busy = to->carried_ >= to->pace_.wanted();
+    if (what.sends_bytes == 0) has_risen = to->pace_.look(to->progress(), clock::now());
     --to->carried_;
     if (how.then == verdict::kind::body) {
       to->tokens_ = std::min(origin::most_tokens, to->tokens_ + tokens_of_a_success);
       to->hedges_ = std::min(most_hedges_kept, to->hedges_ + hedges_of_a_success);
-      if (what.length > 0) {
-        to->times_.took(clock::now() - what.asked, what.length);
-        to->pace_.took(what.length, clock::now(), busy);
-      }
+      if (what.length > 0) to->times_.took(clock::now() - what.asked, what.length);
     } else {
       if (how.silent) drop_idle(*to);
-      ask_again(what, how);
+      ask_again(what, how, *to);
       if (how.then != verdict::kind::refused && what.at != to) elsewhere = what.at;
     }
     if (line_goes_on) next = take(on);
@@ -403,6 +441,7 @@ fetch* network::ended(line& on, fetch& what, verdict& how, bool line_goes_on) no
   }
   start_dials(to, more);
   start_dials(elsewhere, more_there);
+  if (has_risen) to->start_fills();
   return next;
 }
 

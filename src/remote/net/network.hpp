@@ -45,6 +45,8 @@ class network final : public line_owner {
   [[nodiscard]] bool pause(const patience& how, remote_retry what, std::chrono::milliseconds asked_for);
   [[nodiscard]] result<std::string> library_version();
   std::shared_ptr<origin> origin_of(const url& at);
+  // Reports how long the server at an address took to respond to a short request.
+  void meet(const url& at, clock::duration latency);
   [[nodiscard]] network_counts counts() const noexcept;
   [[nodiscard]] bool forked() const noexcept { return fork_.forked(); }
 
@@ -66,6 +68,7 @@ class network final : public line_owner {
   [[nodiscard]] bool is_late(line& on, const fetch& what, clock::duration time) noexcept override;
   void gone(line& one) noexcept override;
   void sent() noexcept override;
+  void look_at(const std::shared_ptr<origin>& of) noexcept override;
   void received(const line& over, std::uint64_t bytes) noexcept override;
   void tls_bound(clock::time_point from, clock::time_point until) noexcept override;
   [[nodiscard]] bool is_unwanted(const fetch& what) const noexcept override {
@@ -86,7 +89,8 @@ class network final : public line_owner {
   void feed_idle(origin& of) noexcept;
   fetch* take(line& one) noexcept;
   static void drop_idle(origin& of) noexcept;
-  void ask_again(fetch& what, verdict& how) noexcept;
+  void ask_again(fetch& what, verdict& how, origin& asked) noexcept;
+  [[nodiscard]] bool is_one_too_many(const fetch& what, const verdict& how, origin& asked) noexcept;
   void put_off(fetch& what, verdict& how) noexcept;
   void wait(fetch& what, verdict& how) noexcept;
   [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // returns how many to start
@@ -103,10 +107,10 @@ class network final : public line_owner {
   std::mutex opening_;  // guards door_
   std::shared_ptr<sys::web_door> door_;
   sys::web_stop stop_;
-  sys::web_stop end_;  // set when the engine ends
-  std::mutex lock_;    // guards the members below, and the members of origins marked accordingly
-  std::map<std::string, std::weak_ptr<origin>> origins_;
-  fetch_list waiting_;  // waiting for a retry; unordered
+  sys::web_stop end_;                                       // set when the engine ends
+  std::mutex lock_;                                         // guards the members below, and the members of origins marked accordingly
+  std::map<std::string, std::shared_ptr<origin>> origins_;  // kept, because they have learned the best number of connections
+  fetch_list waiting_;                                      // waiting for a retry; unordered
   std::vector<std::unique_ptr<reactor>> reactors_;
   std::minstd_rand drawn_;
   std::atomic<std::uint64_t> requests_{0};

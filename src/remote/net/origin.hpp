@@ -2,6 +2,10 @@
 // guards the members that the network uses.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,20 +38,36 @@ class origin final {
   [[nodiscard]] unsigned fills_wanted() const noexcept;
   [[nodiscard]] unsigned connections_wanted() const noexcept { return pace_.wanted(); }
   // Returns the queue for the fills of all objects on this server; the first call creates it.
-  std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of, std::shared_ptr<origin> self);
+  std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of, const std::shared_ptr<origin>& self);
+  // Starts fills that wait in this queue, after the number of connections has risen. Requires that the network's lock is not held.
+  void start_fills() noexcept;
+
+  // --- for lines, from any thread
+  void arrived(std::uint64_t bytes) noexcept { arrived_.fetch_add(bytes, std::memory_order_relaxed); }
+  void responded(std::chrono::nanoseconds latency) noexcept;
+  // Returns true if the throughput must be looked at now.
+  [[nodiscard]] bool is_look_due(std::chrono::steady_clock::time_point now) noexcept;
 
  private:
   friend class network;
   void carries_one_more() noexcept {
-    if (carried_++ == 0) pace_.resumes();
+    if (carried_++ == 0) pace_.resumes(responses_.load(std::memory_order_relaxed));
   }
+  [[nodiscard]] pace::progress progress() const noexcept;
+  // Connections may take long to make, and a server that accepts none must not be asked for many at once.
+  [[nodiscard]] unsigned dials_at_once() const noexcept { return std::min(most_dials, first_dials + 2 * lines_); }
   static constexpr double most_tokens = 500;
-  static constexpr unsigned most_dials = 4;  // concurrent, so that one without a response does not block the others
+  static constexpr unsigned first_dials = 4;  // concurrent, so that one without a response does not block the others
+  static constexpr unsigned most_dials = 32;
   const url at_;
   const std::string address_;
   const std::string host_;
   std::mutex turns_lock_;  // guards turns_
   std::weak_ptr<turnstile> turns_;
+  std::atomic<std::uint64_t> arrived_{0};  // bytes
+  std::atomic<std::uint64_t> responses_{0};
+  std::atomic<std::int64_t> latency_ns_{0};   // smoothed
+  std::atomic<std::int64_t> look_due_ns_{0};  // on the steady clock
   // --- guarded by the network's lock
   fetch_list queue_;
   std::vector<line*> idle_;  // most recently used last

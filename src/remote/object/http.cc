@@ -147,7 +147,10 @@ class asker {
     for (const auto& each : *headers) asked.headers.push_back({each.name, each.value});
     if (!range.empty()) asked.headers.push_back({"Range", std::string(range)});
     asked.headers.push_back({"Accept-Encoding", "identity"});
-    return by_.exchange(asked, how_.stop_requested);
+    const auto began = network::clock::now();
+    auto answer = by_.exchange(asked, how_.stop_requested);
+    if (answer) by_.meet(what_.address, network::clock::now() - began);
+    return answer;
   }
 
   // Waits before the next attempt. Returns an error if no attempts are left.
