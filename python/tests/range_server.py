@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -91,17 +92,21 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder: Path, gate: Gate | None = None) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
+def serving(
+    folder: Path, gate: Gate | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
     """Its URL without a path; and what was asked so far, with the headers by their names in lower case."""
     asked: list[tuple[str, dict[str, str]]] = []
     connections: list[socket.socket] = []
     handler = type("Handler", (_Handler,), {"folder": folder, "gate": gate, "asked": asked, "connections": connections})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = False  # so that closing it waits for them
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}", asked
     finally:
         server.shutdown()
         for connection in connections:

@@ -124,6 +124,7 @@ source::remote::network_settings core::read_web_environment() {
   }
   made.door.ca_folder = variable("SSL_CERT_DIR");
   for (const auto* name : {"http_proxy", "all_proxy", "ALL_PROXY"}) made.door.proxied |= !variable(name).empty();
+  for (const auto* name : {"https_proxy", "HTTPS_PROXY"}) made.door.tls_proxied |= !variable(name).empty();
   return made;
 }
 

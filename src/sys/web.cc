@@ -30,6 +30,7 @@ constexpr unsigned oldest_version = 0x074400;  // 7.68: curl_multi_poll and all 
 constexpr long version_has_tls = 1L << 2;      // CURL_VERSION_SSL
 constexpr std::size_t most_kept_handles = 8;   // each keeps its connection for the next short request
 constexpr auto look_for_stop = 50ms;
+constexpr auto trust_kept = 1h;  // then the certificates of authorities are loaded again
 
 // libcurl's constants, which never change (https://curl.se/libcurl/abi.html).
 enum option : int {
@@ -58,10 +59,12 @@ enum option : int {
   opt_customrequest = 10036,
   opt_cainfo = 10065,
   opt_capath = 10097,
+  opt_ssl_ctx_data = 10109,
   opt_opensocketdata = 10164,
   opt_resolve = 10203,
   opt_writefunction = 20011,
   opt_headerfunction = 20079,
+  opt_ssl_ctx_function = 20108,
   opt_opensocketfunction = 20163,
   opt_postfieldsize_large = 30120,
 };
@@ -106,7 +109,16 @@ struct curl_address {  // curl_sockaddr
   sockaddr address;  // may be longer
 };
 
+// OpenSSL's functions for the certificates of a context. All are null if libcurl uses another library.
+struct trust_functions {
+  void* (*get)(const void*) = nullptr;  // SSL_CTX_get_cert_store
+  void (*set)(void*, void*) = nullptr;  // SSL_CTX_set1_cert_store, which counts a reference
+  int (*keep)(void*) = nullptr;         // X509_STORE_up_ref
+  void (*drop)(void*) = nullptr;        // X509_STORE_free
+};
+
 struct curl_functions {
+  trust_functions trust{};
   int (*global_init)(long) = nullptr;
   version_data* (*version_info)(int) = nullptr;
   void* (*easy_init)() = nullptr;
@@ -147,6 +159,15 @@ bool find_all(void* in, curl_functions& to) noexcept {
          find(in, "curl_slist_free_all", to.list_free);
 }
 
+// libcurl depends on its TLS library, so the symbols are those of the copy that libcurl uses.
+trust_functions find_trust(void* in, const char* ssl_version) noexcept {
+  trust_functions to;
+  const bool found = ssl_version != nullptr && std::string_view(ssl_version).starts_with("OpenSSL/") &&
+                     find(in, "SSL_CTX_get_cert_store", to.get) && find(in, "SSL_CTX_set1_cert_store", to.set) &&
+                     find(in, "X509_STORE_up_ref", to.keep) && find(in, "X509_STORE_free", to.drop);
+  return found ? to : trust_functions();
+}
+
 constexpr const char* install = "install libcurl4 (Debian, Ubuntu) or libcurl (Fedora, RHEL)";
 
 // An unusable library stays loaded, because other code in the process may use it.
@@ -179,6 +200,7 @@ result<curl_functions> open_curl(const std::string& name) {
                                                  (seen->features & version_has_tls) == 0 ? " without TLS" : "", install));
   }
   if (found.global_init(global_default) != code_ok) return no_memory();
+  found.trust = find_trust(opened, seen->ssl_version);
   return found;
 }
 
@@ -328,6 +350,30 @@ int open_guarded_socket(void* with, int /*purpose*/, curl_address* to) noexcept 
   return made;
 }
 
+// The certificates of authorities (X509_STORE) for one connection.
+struct loaded_trust {
+  const trust_functions* with = nullptr;
+  std::shared_ptr<void> lent;  // null: libcurl loads them
+  std::shared_ptr<void> own;   // loaded by libcurl
+};
+
+// Called by libcurl with the context of a new connection.
+int share_store(void* /*easy*/, void* context, void* with) noexcept {
+  auto& loaded = *static_cast<loaded_trust*>(with);
+  if (loaded.lent != nullptr) {
+    loaded.with->set(context, loaded.lent.get());
+    return code_ok;
+  }
+  auto* const store = loaded.with->get(context);
+  if (store == nullptr || loaded.with->keep(store) != 1) return code_ok;
+  return or_without_memory(
+      [&] {
+        loaded.own = std::shared_ptr<void>(store, loaded.with->drop);
+        return code_ok;
+      },
+      [] { return code_out_of_memory; });
+}
+
 class curl_door;
 
 class curl_connection final : public web_connection {
@@ -355,6 +401,7 @@ class curl_connection final : public web_connection {
   int socket_ = -1;
   bool is_forwarded_ = false;
   std::string origin_;
+  loaded_trust trust_;
   address_guard guarded_{{}};
   std::array<char, 256> words_{};
 };
@@ -414,6 +461,29 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     if (resolved_ != nullptr) set(easy, opt_resolve, resolved_);
     if (!how_.ca_file.empty()) set(easy, opt_cainfo, how_.ca_file.c_str());
     if (!how_.ca_folder.empty()) set(easy, opt_capath, how_.ca_folder.c_str());
+  }
+  // Gives a new connection the certificates of authorities that an earlier one has loaded, because loading them takes 20 ms of CPU time; or
+  // has it keep those that it loads in `loaded`. With a proxy, which may be trusted by other certificates, each connection loads them.
+  void share_trust(void* easy, loaded_trust& loaded) const {
+    if (curl_.trust.get == nullptr || how_.proxied || how_.tls_proxied) return;
+    loaded.with = &curl_.trust;
+    {
+      const std::lock_guard guard(trust_lock_);
+      if (steady::now() < trusted_until_) loaded.lent = trust_;
+    }
+    if (loaded.lent != nullptr) {
+      curl_.easy_setopt(easy, opt_cainfo, static_cast<const char*>(nullptr));
+      curl_.easy_setopt(easy, opt_capath, static_cast<const char*>(nullptr));
+    }
+    curl_.easy_setopt(easy, opt_ssl_ctx_function, &share_store);
+    curl_.easy_setopt(easy, opt_ssl_ctx_data, static_cast<void*>(&loaded));
+  }
+  // Keeps the certificates with which a handshake has succeeded. Before that, libcurl may not have loaded all of them.
+  void keep_trust(loaded_trust& loaded) const {
+    if (loaded.own == nullptr) return;
+    const std::lock_guard guard(trust_lock_);
+    trust_ = std::move(loaded.own);
+    trusted_until_ = steady::now() + trust_kept;
   }
   [[nodiscard]] status told(int code, const char* words, std::string_view url) const {
     if (code == code_out_of_memory) return no_memory();
@@ -523,6 +593,9 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
   string_list* resolved_ = nullptr;
   std::mutex lock_;  // guards kept_
   std::vector<handles> kept_;
+  mutable std::mutex trust_lock_;        // guards the members below
+  mutable std::shared_ptr<void> trust_;  // X509_STORE
+  mutable steady::time_point trusted_until_{};
 };
 
 curl_connection::~curl_connection() {
@@ -565,6 +638,8 @@ status curl_connection::connect(std::chrono::milliseconds within, const web_stop
   multi_ = curl.multi_init();
   if (easy_ == nullptr || multi_ == nullptr) return no_memory();
   door_->prepare(easy_, origin_, words_.data(), guarded_);
+  trust_ = {};
+  door_->share_trust(easy_, trust_);
   curl.easy_setopt(easy_, opt_connect_only, 1L);
   curl.easy_setopt(easy_, opt_httpproxytunnel, is_forwarded_ ? 0L : 1L);
   curl.easy_setopt(easy_, opt_suppress_connect_headers, 1L);
@@ -587,6 +662,7 @@ status curl_connection::connect(std::chrono::milliseconds within, const web_stop
   if (const int code = curl.easy_getinfo(easy_, info_active_socket, &found); code != code_ok || found < 0)
     return {errc::io, fmt::format("{}: the connection was closed immediately", host_of(origin_))};
   socket_ = found;
+  door_->keep_trust(trust_);
   return {};
 }
 

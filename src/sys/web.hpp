@@ -89,6 +89,7 @@ class web_door {
     std::string ca_file{};  // PEM; empty: libcurl's default, or the usual locations
     std::string ca_folder{};
     std::vector<std::string> resolved{};  // "name:port:address" as in curl's --resolve: these names are not looked up
+    bool tls_proxied = false;             // the environment sets a proxy for https
     bool proxied = false;                 // the environment sets a proxy, so plain bytes are transferred through libcurl too
   };
   static constexpr std::size_t most_head_bytes = std::size_t{64} << 10;
