@@ -21,6 +21,7 @@ import re
 import resource
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -42,7 +43,7 @@ ROWS = {
 # --- the server
 
 
-def serve(data: bytes, latency: float, bytes_per_second: float) -> str:
+def serve(data: bytes, latency: float, bytes_per_second: float, tls: ssl.SSLContext | None = None) -> str:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
 
     def answer(connection: socket.socket) -> None:
@@ -70,19 +71,19 @@ def serve(data: bytes, latency: float, bytes_per_second: float) -> str:
                 if bytes_per_second:
                     time.sleep(max(0.0, start + (min(at + step, last + 1) - first) / bytes_per_second - time.monotonic()))
 
-    def guarded(connection: socket.socket) -> None:
-        with connection:
-            try:
+    def guarded(accepted: socket.socket) -> None:
+        try:
+            with accepted if tls is None else tls.wrap_socket(accepted, server_side=True) as connection:
                 answer(connection)
-            except OSError:  # the client has closed the connection
-                pass
+        except OSError:  # the client has closed the connection
+            pass
 
     def accept() -> None:
         while True:
             threading.Thread(target=guarded, args=(listener.accept()[0],), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
-    return f"http://127.0.0.1:{listener.getsockname()[1]}/object"
+    return f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}/object"
 
 
 def serve_forever(path: str, latency_ms: str, mb_per_second: str) -> None:
