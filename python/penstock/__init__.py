@@ -75,6 +75,7 @@ _submodules = {
     "kv": "",
     "kvikio": "",
     "lmcache": "lmcache",
+    "lmcache_connector": "lmcache",
     "pipe": "",
     "safetensors": "",
     "sglang": "sglang",
@@ -98,6 +99,7 @@ if _TYPE_CHECKING:
     from . import kv as kv
     from . import kvikio as kvikio
     from . import lmcache as lmcache
+    from . import lmcache_connector as lmcache_connector
     from . import pipe as pipe
     from . import safetensors as safetensors
     from . import sglang as sglang
