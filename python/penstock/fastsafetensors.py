@@ -37,7 +37,7 @@ except ImportError as problem:
 __all__ = ["PenstockCopier", "explain", "install", "register", "uninstall"]
 
 _NAME = "penstock"
-# The library's copiers for local files. "fgds", "3fs" and "dstorage" need hardware or a file system of their own.
+# The library's copiers for local files. "fgds", "3fs" and "dstorage" need special hardware or a special file system.
 _REPLACED = ("gds", "nogds", "unified")
 
 _lock = threading.Lock()
@@ -49,7 +49,7 @@ def install() -> Installed:
     """Replaces the library's copiers for local files in this process: all its loaders then read with Penstock, directly into the memory that the
     library allocates.
 
-    Also does what `register()` does. If the GPU cannot be used by Penstock, the library's own copier reads the file. A second call does nothing.
+    Also does what `register()` does. If Penstock cannot use the GPU, the library's own copier reads the file. A second call does nothing.
     `uninstall()` or the end of a `with install():` block undoes the replacement; loaders that exist stay valid.
     """
     register()
@@ -103,7 +103,7 @@ class PenstockCopier(base.CopierInterface):  # type: ignore[misc,unused-ignore]
         self._names: set[str] | None = None
         self._allocation_bytes: int | None = None
         self._first = metadata.header_length  # offset in the file of the buffer's first byte
-        self._ends: list[int] = []  # of the requests, in the file
+        self._ends: list[int] = []  # file offsets at which the requests end
         self._requests: list[Request] = []
         self._done: list[bool] = []
 
@@ -185,7 +185,7 @@ class PenstockCopier(base.CopierInterface):  # type: ignore[misc,unused-ignore]
     def _settle(self) -> None:
         """Waits for the current stream, because memory from the allocator may still be in use there."""
         if self._device.type != DeviceType.CPU:
-            wait_for = getattr(self._framework, "synchronize_current_stream", None) or self._framework.synchronize  # the second: before 0.5
+            wait_for = getattr(self._framework, "synchronize_current_stream", None) or self._framework.synchronize  # the former since 0.5
             wait_for(self._device)
 
     def _start(self, runs: list[tuple[int, int]], memory: Any) -> None:
@@ -208,7 +208,7 @@ class PenstockCopier(base.CopierInterface):  # type: ignore[misc,unused-ignore]
 
 
 def _constructor(theirs: Any, device: Any, **options: Any) -> Any:
-    """Returns what the library calls for each file of a loader. `theirs`: the factory of the copier that Penstock replaces, or None."""
+    """Returns the function that the library calls for each file of a loader. `theirs`: the factory of the copier that Penstock replaces, or None."""
     problem = _native.cuda_status() if device.type != DeviceType.CPU else None
     if problem is not None and theirs is None:
         raise Error(f"the copier {_NAME} cannot read into {device.as_str()}: {problem}", code="unsupported")
@@ -218,7 +218,7 @@ def _constructor(theirs: Any, device: Any, **options: Any) -> Any:
     flow = Flow()
 
     def construct(metadata: Any, device: Any, framework: Any) -> PenstockCopier:
-        if device.type != DeviceType.CPU and framework.get_name() != "pytorch":  # whose memory the library allocates with CUDA itself
+        if device.type != DeviceType.CPU and framework.get_name() != "pytorch":  # the library itself then allocates memory with CUDA
             load = nogds.load_library_func
             load(framework) if inspect.signature(load).parameters else load()
         return PenstockCopier(metadata, device, framework, flow)
@@ -244,7 +244,7 @@ def _count(what: str, number: int = 1) -> None:
 
 
 def _described(file: Any, metadata: Any) -> Any:
-    """Returns the open file with what Penstock's errors say about it. The library has checked that the tensors follow each other in this order."""
+    """Returns the open file with the names for Penstock's errors. The library has checked that the tensors are contiguous, in this order."""
     places = [each.data_offsets for each in metadata.tensors.values()]
     header = SimpleNamespace(
         names=list(metadata.tensors),

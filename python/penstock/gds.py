@@ -175,7 +175,7 @@ class GdsFile(Closable):
                 raise
             # The kernel rejects O_DIRECT only after it has created the file, so a second exclusive creation would fail.
             descriptor = self._open_file(self.flags & ~os.O_EXCL)
-        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:  # `penstock run` drops it as well
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:  # `penstock run` also drops it
             return descriptor
         self.fallback_reason = f"the file system of {os.fspath(self.filename)} does not support direct I/O"
         global _fallbacks

@@ -1,4 +1,4 @@
-"""Stores the chunks of LMCache inside vLLM or SGLang in a key-value store (`penstock.kv`). This is a remote storage plug-in.
+"""A remote storage plug-in for LMCache inside vLLM or SGLang, which stores LMCache's chunks in a key-value store (`penstock.kv`).
 
     remote_storage_plugins: ["penstock"]
     extra_config:
@@ -7,7 +7,7 @@
       remote_storage_plugin.penstock.folder: /mnt/nvme/kv
       remote_storage_plugin.penstock.capacity_bytes: 1099511627776
 
-These lines are in the file that LMCACHE_CONFIG_FILE names. For `lmcache server`, use `penstock.lmcache`. Importing this module imports LMCache.
+Add these lines to the file that LMCACHE_CONFIG_FILE names. For `lmcache server`, use `penstock.lmcache`. Importing this module imports LMCache.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class PenstockConnector(RemoteConnector):  # type: ignore[misc,unused-ignore]
         return self._memory.allocate(about.shapes, about.dtypes, about.fmt, busy_loop=False)  # waiting here would stop the puts that release memory
 
     async def _done(self, what: str, start: Any, items: Any, objects: Sequence[Any]) -> Any:
-        """Starts a store operation and waits for it. It keeps the memory objects allocated until it is done, even if LMCache stops waiting."""
+        """Starts a store operation and waits for it. Keeps the memory objects allocated until it is done, even if LMCache stops waiting."""
         failed = [False] * len(items)
         future: Future[Any] | None = _tried(what, lambda: start(items, return_exceptions=True), None)
         if future is None:
@@ -160,7 +160,7 @@ def _release(objects: Sequence[Any]) -> None:
 
 
 def _settings(extra: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of the plug-in whose class is this one, without LMCache's own."""
+    """Returns the settings of the plug-in that names this class, without those that LMCache reads itself."""
     names = [name for name, value in extra.items() if name.endswith(".class_name") and value == PenstockConnector.__name__]
     prefix = names[0].removesuffix("class_name") if names else "remote_storage_plugin.penstock."
     settings = {name.removeprefix(prefix): value for name, value in extra.items() if name.startswith(prefix)}

@@ -45,7 +45,7 @@ class PenstockHiCache(hicache_storage.HiCacheStorage):  # type: ignore[misc,unus
         self._model = storage_config.model_name
         self._has_copies = bool(storage_config.is_mla_model)
         # SGLang's two interfaces order the pieces of a page differently.
-        self._kinds = {_KV: f"{self._model}@{'v1' if extra.get('interface_v1') else 'flat'}"}  # the ends of the keys of each pool
+        self._kinds = {_KV: f"{self._model}@{'v1' if extra.get('interface_v1') else 'flat'}"}  # suffix of the keys, by pool
         self.registered_pools: dict[str, Any] = {}
         self._writes = bool(getattr(storage_config, "is_storage_writer", not self._has_copies or storage_config.tp_rank == 0))  # since SGLang 0.5.23
         self._lock = threading.Lock()  # guards _store and _closed

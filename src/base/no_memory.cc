@@ -14,7 +14,7 @@ namespace {
 // Far more than glibc needs for a library's variables, because other threads may allocate memory between the check and the use.
 constexpr std::size_t more_than_enough = std::size_t{1} << 20;
 
-// Small pieces of memory stay with the thread that frees them, so no other thread takes them between the check and the use. libstdc++'s
+// glibc keeps small freed pieces for the thread that freed them, so no other thread takes them between the check and the use. libstdc++'s
 // variables fit into one of these.
 constexpr std::array<std::size_t, 8> small_pieces = {16, 32, 48, 64, 80, 96, 112, 128};
 

@@ -19,7 +19,7 @@ namespace {
 
 }  // namespace
 
-// Not a cancellation point: the caller may hold a descriptor that nobody else knows.
+// Not a cancellation point: the caller may hold a descriptor that nothing else would close.
 extern "C" __attribute__((visibility("default"))) void penstock_print_error(const char* text) {
   int before = 0;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);

@@ -17,7 +17,7 @@ namespace {
 // For a value that is repeatedly replaced while it is being read. After this many attempts, it is treated as absent.
 constexpr unsigned most_fetch_rounds = 8;
 
-// request_ended() runs on threads that read, so it computes only checksums of values up to this length: a few milliseconds each.
+// request_ended() runs on threads that read, so it computes checksums only for values up to this length, in a few milliseconds each.
 constexpr std::uint64_t most_checked_bytes = std::uint64_t{32} << 20;
 
 }  // namespace
@@ -65,7 +65,7 @@ void fetch::ask(reading& read) {
   bool is_checked = checksums_ && facts.checksum.has_value();
   for (const memory_piece& piece : part.pieces) {
     const auto bytes = is_checked ? engine_.cpu_address(piece.memory, piece.length) : result<void*>(nullptr);
-    is_checked = is_checked && bytes.ok();  // the addresses of further pieces are not needed
+    is_checked = is_checked && bytes.ok();  // if false, no further addresses are needed
     requests_.push_back({&from_.data(), piece.memory, piece.length, offset});
     reading_of_.push_back(&read);
     bytes_of_.push_back(is_checked ? static_cast<const std::byte*>(*bytes) : nullptr);

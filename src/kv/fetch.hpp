@@ -43,7 +43,7 @@ class fetch {
     std::size_t first_request = 0;
     std::size_t requests = 0;
     std::size_t unfinished = 0;               // requests in flight; accessed atomically
-    std::optional<std::uint64_t> checksum{};  // of the bytes that were read; absent if they are not checked, or only by finish()
+    std::optional<std::uint64_t> checksum{};  // of the bytes that were read; absent if not checked, or if finish() checks them
   };
   void find(std::size_t index);
   void ask_in_file_order();
@@ -63,7 +63,7 @@ class fetch {
   std::vector<io_request> requests_;
   // One element per request:
   std::vector<reading*> reading_of_;
-  std::vector<const std::byte*> bytes_of_;  // where the CPU reads its memory; null if it cannot, or if the value has no checksum
+  std::vector<const std::byte*> bytes_of_;  // address for the CPU; null if it cannot access the memory or the value has no checksum
   unsigned rounds_ = 0;
 };
 

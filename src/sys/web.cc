@@ -30,7 +30,7 @@ constexpr unsigned oldest_version = 0x074400;  // 7.68: curl_multi_poll and all 
 constexpr long version_has_tls = 1L << 2;      // CURL_VERSION_SSL
 constexpr std::size_t most_kept_handles = 8;   // each keeps its connection for the next short request
 constexpr auto look_for_stop = 50ms;
-constexpr auto trust_kept = 1h;  // then the certificates of authorities are loaded again
+constexpr auto trust_kept = 1h;  // then the CA certificates are loaded again
 
 // libcurl's constants, which never change (https://curl.se/libcurl/abi.html).
 enum option : int {
@@ -350,7 +350,7 @@ int open_guarded_socket(void* with, int /*purpose*/, curl_address* to) noexcept 
   return made;
 }
 
-// The certificates of authorities (X509_STORE) for one connection.
+// The CA certificates (X509_STORE) for one connection.
 struct loaded_trust {
   const trust_functions* with = nullptr;
   std::shared_ptr<void> lent;  // null: libcurl loads them
@@ -462,8 +462,8 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     if (!how_.ca_file.empty()) set(easy, opt_cainfo, how_.ca_file.c_str());
     if (!how_.ca_folder.empty()) set(easy, opt_capath, how_.ca_folder.c_str());
   }
-  // Gives a new connection the certificates of authorities that an earlier one has loaded, because loading them takes 20 ms of CPU time; or
-  // has it keep those that it loads in `loaded`. With a proxy, which may be trusted by other certificates, each connection loads them.
+  // Gives a new connection the CA certificates that an earlier one has loaded, because loading them takes 20 ms of CPU time. If there are
+  // none, the connection stores in `loaded` those that it loads. With a proxy, which may use other CAs, each connection loads them.
   void share_trust(void* easy, loaded_trust& loaded) const {
     if (curl_.trust.get == nullptr || how_.proxied || how_.tls_proxied) return;
     loaded.with = &curl_.trust;

@@ -26,7 +26,7 @@ _SMALL_BYTES = 1 << 20  # larger pieces are read directly
 _GAP_BYTES = 64 << 10  # a longer gap is not worth reading
 _ROW_BYTES = 8 << 20  # limit for one request
 _ROWS_BYTES = 64 << 20  # limit for rows that are started together
-ROWS_IN_FLIGHT = 4  # such groups
+ROWS_IN_FLIGHT = 4  # limit for groups of rows that are read at the same time
 
 
 class Piece(NamedTuple):
@@ -113,8 +113,8 @@ def move_batches(
     control: Control | None = None,
     meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Reads or writes all pieces of all files at once, each file's in file order. Blocks. Each device's pieces form one request to the library, or
-    several if there is a progress callback. Neighbouring small pieces of an object on a server are requested together.
+    """Reads or writes all pieces of all files at once, those of each file in file order. Blocks. Each device's pieces form one request to the
+    library, or several if there is a progress callback. Neighbouring small pieces of an object on a server are requested together.
 
     - `meanwhile`: called once all pieces are in flight.
     - `progress`: called on this thread.
@@ -125,7 +125,7 @@ def move_batches(
     control = control or Control()
     total, done = sum(piece.nbytes for each in batches for piece in each.pieces), 0
     futures: dict[Any, Batch] = {}
-    rows: deque[tuple[Rows, str]] = deque()  # and the label
+    rows: deque[tuple[Rows, str]] = deque()  # in flight, with the label of the file
 
     def report(pieces: Sequence[Piece]) -> None:
         nonlocal done
@@ -183,7 +183,7 @@ def move_batches(
 
 
 class Rows:
-    """Rows of neighbouring small pieces of one object on a server, in flight. Each row is read at once, if necessary into temporary memory."""
+    """Reads in flight of rows: neighbouring small pieces of one object on a server. Each row is one request, if necessary into temporary memory."""
 
     def __init__(self, file: _native.File, rows: Sequence[list[Piece]]) -> None:
         self._rows = rows
@@ -196,7 +196,7 @@ class Rows:
         return [piece for row in self._rows for piece in row]
 
     def end(self) -> list[int]:
-        """Waits, copies the bytes to their places, and returns how many bytes of each piece there are. Raises penstock.Error."""
+        """Waits, copies the bytes to their places, and returns the number of bytes read for each piece. Raises penstock.Error."""
         found = []
         for row, content, count in zip(self._rows, self._content, self.future.result()):
             for each in row:
@@ -208,7 +208,7 @@ class Rows:
 
 
 def rows_of(pieces: Sequence[Piece]) -> tuple[list[Piece], Iterator[list[list[Piece]]]]:
-    """Returns the pieces that are read directly, and rows of small pieces that are read together, in groups that are started together."""
+    """Returns the pieces to read directly, and groups of rows. A row is small pieces to read with one request; the rows of a group start together."""
     small = sorted((each for each in pieces if _is_small(each)), key=lambda each: each.offset)
     rows = merged(small, lambda each: (each.offset, each.nbytes), _GAP_BYTES, _ROW_BYTES)
     alone = [row[0] for row in rows if len(row) == 1]

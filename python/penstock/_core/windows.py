@@ -1,4 +1,4 @@
-"""Parts of files, presented as files of their own, whose small parts or ends are already in memory."""
+"""Parts of files that can be used like files. Small parts, and the ends of larger ones, are already in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHOLE_BYTES_FAR = 1 << 20  # parts up to this size are read whole from a server
 # Gaps up to this size are read too.
 _GAP_BYTES = 0
 _GAP_BYTES_FAR = 64 << 10
-_MOST_BYTES = 64 << 20  # of one request
+_MOST_BYTES = 64 << 20  # limit for one request
 
 
 class Part(NamedTuple):
@@ -82,7 +82,7 @@ class Window:
     def seek(self, offset: int, whence: int = 0) -> int:
         base = (0, self._position, self._nbytes)[whence]
         if base + offset < 0:
-            raise OSError(f"offset {offset} is before the start of the file")  # zipfile relies on files raising this error
+            raise OSError(f"offset {offset} is before the start of the file")  # zipfile expects this error from files
         self._position = base + offset
         return self._position
 
@@ -116,7 +116,7 @@ def windows_of(parts: Sequence[Part], edges: tuple[int, int] = _EDGES) -> list[W
 
 
 def _grouped(file: Any, ranges: list[Any]) -> list[list[Any]]:
-    """Groups tuples that begin with an offset and a size, if they are to be read with one request."""
+    """Groups tuples that begin with an offset and a size. Each group is to be read with one request."""
     return merged(sorted(ranges, key=lambda each: each[0]), lambda each: each[:2], _GAP_BYTES_FAR if is_url(file.name) else _GAP_BYTES, _MOST_BYTES)
 
 
@@ -125,7 +125,7 @@ def _end_of(group: list[Any]) -> int:
 
 
 def _contents(ranges: list[tuple[Any, int, int]]) -> list[memoryview]:
-    """Reads ranges (file, start and end) at once. A result is shorter if the file ends before."""
+    """Reads ranges (file, start and end) at once. A result is shorter if the file ends early."""
     contents = [memoryview(bytearray(end - start)) for _, start, end in ranges]
     requests = [(file, content, start) for (file, start, _), content in zip(ranges, contents)]
     counts = _native.pread_many(requests).result() if requests else []

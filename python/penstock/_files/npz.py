@@ -28,7 +28,7 @@ _MOST_INFLATION = 1100  # deflate expands a byte to at most 1032 bytes; the rest
 _INFLATED_BYTES = 1 << 20  # per step
 _ARCHIVE_EDGES = (_local.size, 64 << 10)  # the directory is at the end
 _MEMBER_EDGES = (4096, 0)  # the local header and NumPy's header
-_HELD_BYTES = 256 << 20  # limit for members that are in memory at once, and for a compressed member that is read at once
+_HELD_BYTES = 256 << 20  # limit for members that are in memory at once, and for reading a compressed member with one request
 
 
 def load_npz(
@@ -38,8 +38,8 @@ def load_npz(
     window_of().
 
     `names` are the arrays to read, with or without ".npy". None reads all arrays, and skips other members with a warning that lists them.
-    Stored members are read together, up to 256 MiB of small ones at once. Raises InvalidArgument for a damaged archive, for names that do not exist, and for compression methods
-    that numpy.savez_compressed does not use; ShortRead; penstock.Error.
+    Stored members are read together, up to 256 MiB of small ones at once. Raises InvalidArgument for a damaged archive, for names that do not exist,
+    and for compression methods that numpy.savez_compressed does not use; ShortRead; penstock.Error.
     """
     window = window or window_of(file, file.size())
     archive = _opened(window, name)
@@ -50,7 +50,7 @@ def load_npz(
 
 
 def window_of(file: _native.File, size: int) -> Window:
-    """Reads an archive's directory."""
+    """Returns the archive as a window, with its directory in memory."""
     return windows_of([Part(file, 0, size)], _ARCHIVE_EDGES)[0]
 
 
@@ -140,7 +140,7 @@ class _Loader:
 
 
 def _ends_of(archive: zipfile.ZipFile) -> dict[int, int]:
-    """Returns where the bytes of each member end at the latest, by the offset of its header."""
+    """Returns an offset at or after the end of each member's bytes, by the offset of its header."""
     starts = sorted({each.header_offset for each in archive.infolist()})
     return dict(zip(starts, [*starts[1:], max(archive.start_dir, *starts)])) if starts else {}
 

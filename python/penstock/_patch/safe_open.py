@@ -287,7 +287,7 @@ class DoorFile:
             return self._source
 
     def _share(self) -> None:
-        """Lets the ranks of this node read the file once, if there are several and it is not on a drive of the node."""
+        """Lets the ranks of this node read the file once if there are several ranks and the file is not on a local drive."""
         assert self._source is not None
         node = node_ranks()
         reads = _plan_of(self.folder).reads_of(self._source, node) if node.world > 1 else None

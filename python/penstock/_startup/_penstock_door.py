@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["find_and_follow", "found", "report", "say", "warn"]
 
-# The libraries, and for each the module that has its explain().
+# By library: the module whose explain() reports what Penstock replaced.
 _LIBRARIES = {
     "safetensors": "penstock._patch.safetensors_library",
     "kvikio": "penstock._patch.kvikio_library",

@@ -2,8 +2,8 @@
 fastsafetensors when they are imported.
 
 `penstock run` puts this folder in front of PYTHONPATH. Any sitecustomize that the interpreter would otherwise have found runs as well. Afterwards,
-the only cost is a lookup at the program's first import of each. PENSTOCK_SAFETENSORS=0, PENSTOCK_KVIKIO=0 and PENSTOCK_FASTSAFETENSORS=0 leave a
-library as it is.
+the only cost is a lookup at the program's first import of each library. PENSTOCK_SAFETENSORS=0, PENSTOCK_KVIKIO=0 and PENSTOCK_FASTSAFETENSORS=0
+disable the replacement of one library.
 """
 
 # This runs in every Python process, so it is short and imports only modules that the interpreter has already loaded.

@@ -1,6 +1,6 @@
 """Reads for the ranks of one node: the kernel fetches what they need into the page cache, so that a server sends each byte to the node once.
 
-Every rank fetches a share of what all of them need next. A layer is expected to be cut as the layers before it.
+Each rank fetches a share of what all of them need next. Every layer is expected to be split like the layers before it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .sources import Source
 
 __all__ = ["NodePlan", "NodeRanks", "NodeReads", "node_ranks", "ranges_of_node"]
 
-# Gaps between the ranges that a node needs are read too if they are shorter. The server answers a longer read sooner than another one.
+# Shorter gaps between the ranges that a node needs are read too, because one longer read is faster than two reads.
 _short_gap_bytes = 8 << 10
 # The kernel fetches at most this much per call.
 _fetched_bytes = 128 << 10
-# What is fetched before the ranks request it, per node.
+# Limit per node for the bytes that are fetched before the ranks request them.
 _most_ahead_bytes = 256 << 20
-_most_parts = 16  # of one tensor
+_most_parts = 16  # per tensor
 
 _number = re.compile(r"\d+")
 _shard = re.compile(r"-(\d+)-of-(?=\d+\.safetensors$)")
@@ -56,15 +56,15 @@ def _variable(name: str) -> int | None:
 
 
 def ranges_of_node(nbytes: int, part: Part | None, world: int) -> list[Range]:
-    """Returns what the ranks of a node need of a tensor of this size, if one of them needs this part, or all (None). Offsets are from its start.
+    """Returns the ranges of a tensor that the ranks of a node need if one of them needs this part; None: the whole tensor.
 
-    They are assumed to need adjacent parts.
+    `nbytes`: the tensor's size. Offsets are relative to the tensor's start. The ranks are assumed to need adjacent parts.
     """
     if part is None or not part.nbytes:
         return _shares(0, nbytes if part is None else 0, world)
     stride = part.starts[1] - part.starts[0] if len(part.starts) > 1 else nbytes
     inside = part.starts[0] % stride
-    before = inside // part.run_bytes % world * part.run_bytes  # of the node's range, before this rank's run
+    before = inside // part.run_bytes % world * part.run_bytes  # bytes of the node's range before this rank's run
     length = min(part.run_bytes * world, stride - inside + before)
     if len(part.starts) == 1 or stride - length < _short_gap_bytes:
         return _shares(part.starts[0] - before, part.starts[-1] - part.starts[0] + length, world)
@@ -77,7 +77,7 @@ def _shares(offset: int, nbytes: int, world: int) -> list[Range]:
 
 
 class NodePlan:
-    """Which parts of a model's tensors this process needs, by name without the first number, which is the layer's. Thread-safe."""
+    """The parts of a model's tensors that this process needs, by name without the first number, which is the layer's number. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the members below
@@ -97,7 +97,7 @@ class NodePlan:
             return list(self._parts.get(_kind(source, row), {}).values())
 
     def reads_of(self, source: Source, node: NodeRanks) -> NodeReads | None:
-        """Returns the reads of a file, or None if it is on a drive of the node or at a URL, or if PENSTOCK_CACHE says what to do."""
+        """Returns the reads of a file, or None if the file is on a local drive or at a URL, or if PENSTOCK_CACHE is not auto."""
         kept = source.in_page_cache()
         if kept is None:
             return None
@@ -125,18 +125,18 @@ def _kind(source: Source, row: int) -> _Kind:
 
 
 class NodeReads:
-    """Fetches what the ranks of the node need of one file. Thread-safe."""
+    """Fetches the parts of one file that the ranks of the node need. Thread-safe."""
 
     def __init__(self, source: Source, plan: NodePlan, node: NodeRanks) -> None:
         """`source`: reads through the page cache."""
         self.source = source
         self._plan, self._node = plan, node
         self._lock = threading.Lock()  # guards the members below
-        self._ahead: dict[int, int] = {}  # bytes of tensors that were fetched and not requested yet, by row
+        self._ahead: dict[int, int] = {}  # sizes of the tensors that were fetched but not requested yet, by row
         self._begun: set[int] = set()  # tensors that were fetched or requested
 
     def request(self, row: int, part: Part | None) -> None:
-        """Call it before a part is read. Fetches what the reader would read in many small pieces, and this rank's share of the following tensors."""
+        """Call this before a part is read. Fetches what the reader would read in small pieces, and this rank's share of the following tensors."""
         self._plan.add(self.source, row, part)
         if part is not None and len(part.starts) > 1:
             ranges = self._ranges(row, [part])
@@ -179,7 +179,7 @@ class NodeReads:
         return [(header.offsets[row] + at, length) for part in parts for at, length in ranges_of_node(header.sizes[row], part, self._node.world)]
 
     def _fetch(self, ranges: Iterable[Range]) -> None:
-        """Lets the kernel fetch ranges, except what is in the page cache or on its way there."""
+        """Asks the kernel to fetch ranges into the page cache. It skips bytes that are there or are being read already."""
         descriptor = self.source.file.fileno()
         with suppress(OSError):  # some file systems reject this advice
             for offset, length in ranges:

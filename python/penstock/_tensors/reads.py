@@ -150,7 +150,7 @@ class Reads:
         self._batches.append(Request(future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
 
     def _start_rows(self, source: Source, memory: Any, ranges: Ranges) -> Ranges:
-        """Starts reading the small ranges that have neighbours. Returns the others. Blocks if much is in flight."""
+        """Starts reading the small ranges that have neighbours. Returns the others. Blocks while too many requests are in flight."""
         from .._core.pieces import ROWS_IN_FLIGHT, Piece, Rows, rows_of  # only for files on servers
 
         address = _native.resolve(memory, True)[0]

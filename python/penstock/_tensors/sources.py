@@ -53,7 +53,7 @@ class Source:
     def in_page_cache(self) -> Source | None:
         """Returns this file with reads that fill the page cache, for bytes that several ranks of a node need.
 
-        Returns None for a file on a drive or in memory of the node, or at a URL, and if PENSTOCK_CACHE says what to do.
+        Returns None if the file is on a local drive, in memory or at a URL, or if PENSTOCK_CACHE is not auto.
         """
         try:
             descriptor = self.file.fileno()
@@ -91,7 +91,7 @@ class Source:
 
 
 def is_name_of(name: str, descriptor: int) -> bool:
-    """Returns True if the name still refers to the file. If it is opened by its name, errors contain the name."""
+    """Returns True if the name still refers to the open file. Opening a file by its name makes errors contain the name."""
     try:
         return os.path.samestat(os.stat(name), os.fstat(descriptor))
     except OSError:
@@ -102,7 +102,7 @@ _near_kinds = ("tmpfs", "ramfs", "overlay", "btrfs", "bcachefs", "zfs", "squashf
 
 
 def _is_near(device: int) -> bool:
-    """Returns True if the file system has no server, or an unknown type. Most file systems of drives have the drive's number."""
+    """Returns True if the file system has no server, or if its type is unknown. Most file systems on drives have the drive's device number."""
     if os.major(device) != 0:
         return True
     with contextlib.suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:

@@ -26,7 +26,7 @@ class Blob(NamedTuple):
 
 
 def blob_of(window: Window, path: str, start: int) -> Blob | None:
-    """Describes a tensor in a part of a file that starts there. Returns None if it cannot be read directly into a tensor. Raises penstock.Error."""
+    """Describes the tensor in a part of a file that starts at `start`. Returns None if it cannot be read directly. Raises penstock.Error."""
     archive = Archive(window, f"{path}, at offset {start}")
     if not all(each.stored for each in archive.records.values()):
         return None

@@ -58,7 +58,7 @@ class CheckpointFolder(_filesystem.FileSystem):  # type: ignore[misc]
 
 
 def in_turns(files: Mapping[str, list[Any]], at_once: bool) -> Iterator[dict[str, list[Any]]]:
-    """Yields the files that are read at once: as many as may be open, or one."""
+    """Yields groups of files to read at once: as many files as may be open, or one if `at_once` is False."""
     left = iter(files.items())
     while turn := dict(itertools.islice(left, _MOST_OPEN if at_once else 1)):
         yield turn
@@ -66,7 +66,7 @@ def in_turns(files: Mapping[str, list[Any]], at_once: bool) -> Iterator[dict[str
 
 @contextlib.contextmanager
 def opened(paths: Iterable[str], storage_options: Mapping[str, Any] | None) -> Iterator[dict[str, _native.File]]:
-    """Opens files, those on servers at the same time, and closes them at the end of the block."""
+    """Opens files, concurrently if they are on servers, and closes them at the end of the block."""
     with contextlib.ExitStack() as stack:
         found = {}
         paths = list(paths)

@@ -37,8 +37,8 @@ class HuggingFaceStorageReader(_hf_storage.HuggingFaceStorageReader):  # type: i
     """Reads safetensors files, or the parts that a rank needs, directly into the target tensors, from all files at once.
 
     Arguments, metadata and results are the same as for `torch.distributed.checkpoint.HuggingFaceStorageReader`. Any program may have written the
-    files. `thread_count` has no effect. If a tensor and its target differ in type, the values are converted. The path may be the URL of a folder:
-    s3://BUCKET/MODEL, or on a web server that has the model's index. `storage_options`: how to reach the server, as in `penstock.open()`.
+    files. `thread_count` has no effect. If a tensor and its target differ in type, the values are converted. The path may be the URL of a folder.
+    On a web server, the folder must contain the model's index. `storage_options`: how to reach the server, as in `penstock.open()`.
 
     Raises `penstock.Error` if reading fails, if files are missing from the folder, or if a tensor is in two files; the message names the file and the
     tensor.

@@ -176,7 +176,7 @@ def _archive_or_reason(file: Any, path: str) -> tuple[Archive | None, str | None
     return archive, None
 
 
-# Of a checkpoint on a server. It starts with the pickle and ends with the directory.
+# Bytes to read at the start (the pickle) and at the end (the directory) of a checkpoint on a server.
 _EDGES = (64 << 10, 64 << 10)
 _VERSIONS = {str(each).encode() for each in range(1, 11)}
 

@@ -148,7 +148,7 @@ class FileSystemWriter(_filesystem.FileSystemWriter):  # type: ignore[misc]
 
 
 class _Wanted(NamedTuple):
-    """An item of a plan, and its place."""
+    """An item of a plan, and its place in a file."""
 
     path: str
     item: Any

@@ -27,7 +27,7 @@ struct copied_file {
   status not_preserved{};  // the error of preserve_facts(); the copy exists nevertheless
 };
 
-// Copies a file. Leaves `to` unchanged on failure. Several threads may copy files smaller than small_file at once, each of which is kept in
+// Copies a file. Leaves `to` unchanged on failure. Several threads may copy files smaller than small_file at once. Such a file is kept in
 // memory as a whole: the engine's threads would cost more than they gain. Errors: os errors; not_a_file if either side is not a regular
 // file; invalid_argument if both are the same file; internal if the data read back differs; cancelled.
 inline constexpr std::uint64_t small_file = std::uint64_t{4} << 20;

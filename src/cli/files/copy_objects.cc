@@ -21,7 +21,7 @@ void copy_objects(const engine& owner, std::span<const object_copy> all, const f
   };
   std::vector<const object_copy*> small, large;
   for (const object_copy& each : all) (each.from.size.value_or(small_object) < small_object ? small : large).push_back(&each);
-  std::uint64_t largest = 0;  // of the small ones, each of which is kept in memory as a whole
+  std::uint64_t largest = 0;  // bytes of the largest small object; each is kept in memory as a whole
   for (const object_copy* each : small) largest = std::max(largest, each->from.size.value_or(0));
   run_at_once(small.size(), steps_at_once(largest, most_at_once), [&](std::size_t i) { copy(*small[i]); });
   for (const object_copy* const each : large) {

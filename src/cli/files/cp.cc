@@ -323,7 +323,7 @@ class copier {
     folders_.push_back({to, info, is_new});
   }
 
-  // Copies a file that does not exist at its target yet. Such files are copied at once, because small files keep a disk busy only together.
+  // Queues a file whose target does not exist yet. Such files are copied concurrently, because one small file cannot keep a disk busy.
   void copy_later(const std::string& from, const std::string& to) {
     constexpr std::size_t most_later = 10000;
     new_files_.push_back({from, to});

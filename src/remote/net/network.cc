@@ -341,8 +341,8 @@ bool network::cancel(fetch& what) noexcept {
   return true;
 }
 
-// Reduces the number of connections if the server refused a request because there were too many. Returns true if the server serves others
-// meanwhile, so that the refusal is no failed attempt of this request.
+// Reduces the number of connections if the server refused a request because there were too many. Returns true if the server serves other
+// requests meanwhile, so that the refusal does not count as a failed attempt of this one.
 bool network::is_one_too_many(const fetch& what, const verdict& how, origin& asked) noexcept {
   const bool serves_others = asked.carried_ > 0 && asked.progress().bytes > what.served_before;
   if (!how.throttled && !(how.crowded && serves_others)) return false;

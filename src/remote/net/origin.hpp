@@ -39,13 +39,13 @@ class origin final {
   [[nodiscard]] unsigned connections_wanted() const noexcept { return pace_.wanted(); }
   // Returns the queue for the fills of all objects on this server; the first call creates it.
   std::shared_ptr<turnstile> turns(staging::lanes& by, turnstile::share& of, const std::shared_ptr<origin>& self);
-  // Starts fills that wait in this queue, after the number of connections has risen. Requires that the network's lock is not held.
+  // Starts fills that wait in this queue, after the number of connections has risen. The caller must not hold the network's lock.
   void start_fills() noexcept;
 
   // --- for lines, from any thread
   void arrived(std::uint64_t bytes) noexcept { arrived_.fetch_add(bytes, std::memory_order_relaxed); }
   void responded(std::chrono::nanoseconds latency) noexcept;
-  // Returns true if the throughput must be looked at now.
+  // Returns true if it is time to measure the throughput.
   [[nodiscard]] bool is_look_due(std::chrono::steady_clock::time_point now) noexcept;
 
  private:
@@ -54,7 +54,7 @@ class origin final {
     if (carried_++ == 0) pace_.resumes(responses_.load(std::memory_order_relaxed));
   }
   [[nodiscard]] pace::progress progress() const noexcept;
-  // Connections may take long to make, and a server that accepts none must not be asked for many at once.
+  // Connecting may take long, and a server that accepts no connection must not receive many attempts at once.
   [[nodiscard]] unsigned dials_at_once() const noexcept { return std::min(most_dials, first_dials + 2 * lines_); }
   static constexpr double most_tokens = 500;
   static constexpr unsigned first_dials = 4;  // concurrent, so that one without a response does not block the others

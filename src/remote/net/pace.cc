@@ -12,8 +12,8 @@ using namespace std::chrono_literals;
 constexpr auto least_window = 25ms;
 constexpr auto most_window = 1s;
 constexpr auto longest_window = 2s;   // older measurements are stale
-constexpr auto least_latency = 8ms;   // of a server that takes long to respond
-constexpr unsigned busy_of_four = 3;  // out of four looks, and out of four requests wanted; with fewer, a measurement is not used
+constexpr auto least_latency = 8ms;   // from here on, a server is slow to respond
+constexpr unsigned busy_of_four = 3;  // a measurement counts if 3/4 of its looks saw 3/4 of the wanted requests in flight
 // Small numbers of connections are multiplied as long as that does no harm: with small ranges, each doubling increases throughput slightly
 // (64 KiB from a web server on the same machine: 3.5 GB/s with 8, 5.0 with 32), and with large ranges it does not reduce it.
 constexpr unsigned few = 32;
@@ -21,7 +21,7 @@ constexpr double worth_growth_of_few = 0.9;
 constexpr double worth_doubling = 1.15;
 constexpr double slow_rate = 500e6;  // bytes per second: below this, connections cost little, so their number grows faster
 constexpr unsigned most_doubts = 2;  // windows without a gain; one may have been distorted
-constexpr auto until_next_try = 5s;  // doubled each time that a try gains nothing
+constexpr auto until_next_try = 5s;  // doubled after each try without a gain
 constexpr unsigned most_doublings = 4;
 constexpr auto quiet_when_reduced = 10s;
 constexpr auto quiet_when_few = 2s;

@@ -33,14 +33,14 @@ class pace {
   [[nodiscard]] unsigned wanted() const noexcept { return wanted_.load(std::memory_order_relaxed); }
   // The number that wanted() may soon reach.
   [[nodiscard]] unsigned expected() const noexcept { return expected_.load(std::memory_order_relaxed); }
-  // Reports how long the server took to respond, before anything else is known of it.
+  // Reports how long the server took to respond, before anything else is known about it.
   void meet(clock::duration latency) noexcept;
   // Measures. Call this often while bytes arrive. Returns true if the number has risen.
   bool look(const progress& seen, clock::time_point now) noexcept;
   // Reports that the server refused a request that was sent at that time because there were too many. Lowers the number once for all
   // requests that were in flight together. Returns true if the number is lower now than when the request was sent.
   bool throttled(clock::time_point asked, clock::time_point now) noexcept;
-  // Reports that no more than that many connections could be made.
+  // Reports that no more than this many connections could be opened.
   void limited(unsigned count, clock::time_point now) noexcept;
   // Reports that a request starts after an idle time, which must not be measured.
   void resumes(std::uint64_t responses) noexcept;
@@ -61,10 +61,10 @@ class pace {
   double best_ = 0;  // bytes per second, with best_count_ concurrent requests
   unsigned best_count_ = least;
   unsigned doubts_ = 0;
-  unsigned settled_ = 0;  // times without a gain in between
+  unsigned settled_ = 0;  // how often in a row it settled without a gain
   clock::time_point settled_until_{};
   clock::time_point reduced_{};
-  // A window begins when that many responses have arrived, so that new connections count in full.
+  // A window begins when this many responses have arrived, so that new connections count in full.
   std::uint64_t begins_at_responses_ = 0;
   std::uint64_t seen_responses_ = 0;
   clock::time_point window_began_{};
