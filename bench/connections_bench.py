@@ -64,7 +64,7 @@ def certificate(folder: Path) -> None:
     names = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
     subprocess.run(["openssl", *names, *map(str, files)], check=True, capture_output=True)
-    usual = Path("/etc/ssl/certs/ca-certificates.crt")  # most programs trust as many authorities
+    usual = Path("/etc/ssl/certs/ca-certificates.crt")  # most programs load this many CA certificates
     (folder / "trusted.pem").write_bytes((folder / "cert.pem").read_bytes() + (usual.read_bytes() if usual.exists() else b""))
 
 

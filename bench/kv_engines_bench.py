@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the KV stores that Penstock adds to vLLM and SGLang, beside the file stores that those engines have, on the same blocks in host memory.
+"""Measures the KV stores that Penstock adds to vLLM and SGLang, and those engines' own file stores, on the same blocks in host memory.
 
   pip download --no-deps vllm sglang && for wheel in *.whl; do unzip -q -o "$wheel" -d engines; done
   bench/kv_engines_bench.py vllm engines --folder /mnt/nvme
@@ -8,12 +8,12 @@
 ENGINES is a folder with the files of the engines' wheels. Their own classes run: vLLM's factory of secondary tiers and its tier "fs", SGLang's factory
 of storage back ends, its back end "file" and its host pool. Neither engine nor its other dependencies need to be installed.
 
-Blocks have 16 tokens of a model with 8 billion parameters: 32 layers, 8 heads of keys and values, 128 numbers of 2 bytes, 2 MiB together. vLLM stores
-and loads the blocks of one request as one job. SGLang's cache controller passes at most 128 pages per call. "penstock.kv" rows show the same blocks in
-one `put()` or `get()` call, which is the limit for Penstock's stores in engines.
+Blocks have 16 tokens of a model with 8 billion parameters (32 layers, 8 heads of keys and values, 128 numbers of 2 bytes), 2 MiB per block. vLLM
+stores and loads the blocks of one request as one job. SGLang's cache controller passes at most 128 pages per call. "penstock.kv" rows show the same
+blocks in one `put()` or `get()` call, which is the limit for Penstock's stores in engines.
 
-The stores are measured in turns, --repeat times, and the best run counts. "cold" drops the files from the page cache before each run. GB/s are 10^9 bytes
-per second. The loaded bytes are compared. Requires PyTorch, pytest, tqdm and the package penstock.
+The stores are measured in turn, --repeat times, and the best run counts. "cold" drops the files from the page cache before each run. GB/s are 10^9
+bytes per second. The loaded bytes are compared. Requires PyTorch, pytest, tqdm and the package penstock.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@
     bench/kvikio_remote_bench.py --mib 64 --repeat 3 --servers 10:0 30:40 --json FILE
 
 cuDF, cuCIM and Velox read HTTP and S3 through kvikio::RemoteHandle. The client in bench/kvikio_remote is linked to the installed libkvikio. Each row is
-one process. "one call" is one pread() of the object; "4 MiB" is pread() calls of 4 MiB, all at once, as a Parquet reader issues them. The server is a
-thread per connection of this script: each response waits for the latency and is then limited to the rate (0: unlimited). "first" and "best" are GB/s
-(10^9 bytes per second) of the first and of the best of --repeat reads; CPU seconds are the client's, of the best. Checksums are compared.
+one process. "one call" is one pread() of the object; "4 MiB" is pread() calls of 4 MiB, all at once, as a Parquet reader issues them. This script is
+the server, with one thread per connection: each response waits for the latency and is then limited to the rate (0: unlimited). "first" and "best" are
+GB/s (10^9 bytes per second) of the first and of the best of --repeat reads; CPU seconds are the client's, of the best. Checksums are compared.
 Requires g++, NumPy, the package penstock, KvikIO's wheels (libkvikio-cu13, rapids-logger) and the headers of the CUDA toolkit's wheel
-(nvidia-cuda-runtime), installed or in folders given with --wheels. Without libcuda.so.1, the client gets an empty one: all memory is host memory.
+(nvidia-cuda-runtime), installed or in folders given with --wheels. Without libcuda.so.1, the client uses an empty one, and all memory is host memory.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def find(roots: list[Path], pattern: str) -> Path:
 
 
 def empty_driver(header: Path, folder: Path) -> None:
-    """Builds a libcuda.so.1 whose calls return CUDA_ERROR_NOT_INITIALIZED, from which KvikIO concludes that memory is host memory."""
+    """Builds a libcuda.so.1 whose calls return CUDA_ERROR_NOT_INITIALIZED. KvikIO then treats all memory as host memory."""
     names = set(re.findall(r"\b(cu[A-Z]\w+)\s*\(", header.read_text())) | set(re.findall(r"#\s*define\s+cu\w+\s+(cu\w+_v\d+)", header.read_text()))
     bodies = {"cuInit": "(unsigned f) { return 100; }", "cuDriverGetVersion": "(int* v) { *v = 12000; return 0; }"}
     source = folder / "driver.c"

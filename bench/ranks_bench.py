@@ -11,7 +11,7 @@ Llama-like model and compares each value with the model's files. Rows:
     slices         safe_open(...).get_slice(name)[part].to(device, copy=True)
     transformers   AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"))
     vllm, sglang   the engine's own iterator and weight loaders, from the Python files in the folder that PENSTOCK_TEST_ENGINES names
-    load_rank      penstock.safetensors.load_rank(): only by Penstock
+    load_rank      penstock.safetensors.load_rank(); Penstock only
 
 Ways: "original", "prefetch" (the engine's own), "run" (the same program, started with `penstock run`). Columns:
 
@@ -56,7 +56,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "load_rank": ("run",),
 }
 SHARDED = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "gate_proj": 0, "up_proj": 0, "o_proj": 1, "down_proj": 1, "lm_head": 0, "embed_tokens": 0}
-WHOLE: set[str] = set()  # of these, those of which each rank needs all
+WHOLE: set[str] = set()  # the tensors of SHARDED that every rank needs whole
 MIB = 1 << 20
 
 
@@ -128,7 +128,7 @@ def needed_bytes(folder: Path, ranks: int, world: int) -> int:
     return total
 
 
-# --- the rows: what one rank does. Each returns a function that loads, and has imported what it needs.
+# --- the rows: what one rank does. Each function imports what it needs, and returns a function that loads.
 
 Loaded = dict[str, Any]
 Loader = Callable[[], Loaded]
@@ -165,7 +165,7 @@ def by_transformers(way: str, folder: Path, device: str, rank: int, world: int) 
 
 
 def by_engine(weights: Callable[[], Iterator[tuple[str, Any]]], sharded: Callable[[Any, Any, int], None], whole: Callable[[Any, Any], None], device: str, world: int) -> Loader:
-    """As models of vLLM and SGLang load: weight loaders narrow the tensors of an iterator, and copy them into parameters."""
+    """Loads like the models of vLLM and SGLang: weight loaders narrow the tensors of an iterator, and copy them into parameters."""
     import torch
 
     def load() -> Loaded:
@@ -233,7 +233,7 @@ LOADERS: dict[str, Callable[[str, Path, str, int, int], Loader]] = {
 
 
 def engine(name: str, modules: list[str], names: dict[str, dict[str, Any]]) -> Any:
-    """Returns the first of the engine's modules. The process keeps them."""
+    """Imports modules of the engine for the rest of the process, and returns the first one."""
     sys.path.insert(0, str(HERE.parent / "python/tests"))
     from engines_files import modules_of
 
@@ -320,7 +320,7 @@ def stand_in_for_a_gpu() -> None:
 
 
 def touch(found: Loaded) -> None:
-    """Reads what is only mapped so far."""
+    """Reads tensors that are only mapped so far."""
     import torch
 
     for each in found.values():

@@ -1,4 +1,4 @@
-# Unchanged clients of NVIDIA cuFile, run on our libcufile.so.0. A client that needs what this machine does not have is skipped with the reason.
+# Unchanged clients of NVIDIA cuFile, run on our libcufile.so.0. A client whose needs this machine does not meet is skipped, with the reason.
 
 enable_language(C)
 

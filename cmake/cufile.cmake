@@ -52,8 +52,8 @@ set_target_properties(
              INSTALL_RPATH "$ORIGIN;$ORIGIN/.."
              EXPORT_NAME cufile)
 
-# These run in programs of others: the C library and nothing else, and no sanitizer. audit: inside the dynamic linker, before the program's own
-# libraries. direct_io, and device_node with --nvidia-fs-node: preloaded by `penstock run`.
+# These run inside other programs, so they use only the C library and no sanitizer. audit runs inside the dynamic linker, before the program's own
+# libraries. `penstock run` preloads direct_io, and with --nvidia-fs-node also device_node.
 foreach(module audit device_node direct_io)
   add_library(penstock_${module} MODULE src/cufile/${module}.cc)
   target_compile_options(

@@ -58,7 +58,7 @@ target_include_directories(penstock_cache_reader PRIVATE tests)
 target_link_libraries(penstock_cache_reader PRIVATE penstock_static)
 
 set(long_tests "long_*:*.long_*:*/long_*")
-# Rooms of many small cases that fill memory. ./test runs their cases in a few processes instead of one each, in half the CPU time.
+# Test folders with many small cases that fill memory. ./test runs them in a few processes instead of one per case, in half the CPU time.
 set(rooms_together contract pipe)
 set(processes_together 16)
 

@@ -14,7 +14,7 @@ from collections import Counter
 SKIP_REASON = re.compile(r": Skipped\n(.*?)\n+(?=\[  SKIPPED \]|\S+:\d+: )", re.DOTALL)
 # Scripts print "name: skipped: reason".
 SCRIPT_SKIP_REASON = re.compile(r"^\S+: skipped: (.*)$", re.MULTILINE)
-# A process with many cases, whose results are in a file of their own.
+# A process with many cases, whose results are in a separate file.
 MANY_CASES = re.compile(r"\.together_\d+$")
 # Differs from test to test.
 TEMPORARY_NAME = re.compile(r"\S*penstock-test-\S*")

@@ -1,6 +1,6 @@
 // Reads a URL or a file several times with KvikIO's C++ library, as cuDF does, and prints the seconds of the first and of the best read,
-// the CPU seconds of the best, and a checksum, as JSON: URL_OR_PATH REPEATS PIECE_BYTES. PIECE_BYTES is the length of each pread(), or 0
-// for one call over everything; all calls are issued at once. bench/kvikio_remote_bench.py builds and starts it.
+// the CPU seconds of the best, and a checksum, as JSON. Arguments: URL_OR_PATH REPEATS PIECE_BYTES. PIECE_BYTES is the length of each
+// pread(), or 0 for one call for everything; all calls are issued at once. bench/kvikio_remote_bench.py builds and starts it.
 #include <sys/resource.h>
 
 #include <chrono>

@@ -48,7 +48,7 @@ struct named_file {
   int flags;
 };
 
-// Returns the file that NIXL's text names, "ro" or "rw", options with commas before them, a colon and a path; nothing for other text.
+// Returns the file that NIXL's text names: "ro" or "rw", options (each after a comma), a colon and a path. Returns nothing for other text.
 std::optional<named_file> path_of(const std::string& text) {
   const auto colon = text.find(':');
   if (colon == std::string::npos || colon + 1 == text.size()) return std::nullopt;
@@ -74,7 +74,7 @@ struct file_entry final : nixlBackendMD {
 // A transfer, which can be posted several times.
 struct transfer final : nixlBackendReqH {
   ~transfer() override { stop(); }
-  // Waits until no memory is in use.
+  // Waits until the transfer no longer uses its memory.
   void stop() {
     running.cancel();
     (void)running.wait();

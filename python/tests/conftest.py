@@ -98,7 +98,7 @@ def stays_level() -> Iterator[None]:
     _warm_up()
     before = _levels()
     gc.collect()
-    gc.freeze()  # what is imported by now: a collection would go through all of PyTorch, in 0.2 s
+    gc.freeze()  # modules imported so far: otherwise, each collection scans all of PyTorch, which takes 0.2 s
     yield
     gc.collect()
     _native._settle()

@@ -1,5 +1,5 @@
-"""A web server for tests, on loopback, that serves the files of a folder by ranges, as servers should. It is also an S3 server for anonymous readers,
-whose buckets are the folders in the folder."""
+"""A web server for tests, on loopback, that serves the files of a folder and supports ranges. It is also an S3 server for anonymous readers, whose
+buckets are the subfolders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints and models of many tensors on servers: the tensors are requested together, not one after another, and come to their places."""
+"""Checkpoints and models of many tensors on servers: the tensors are requested together, not one after another, and reach their targets."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ def test_members_of_an_archive_are_requested_together(server: Server, save: Any,
     file = written(server.folder / "a.npz", save, wanted)
     found = penstock.load(f"{server.url}/bucket/a.npz")
     assert list(found) == list(wanted) and all(numpy.array_equal(found[name], wanted[name]) for name in wanted)
-    directory_is_longer = 3 if count == 1500 else 0  # than what is read of the end
+    directory_is_longer = 3 if count == 1500 else 0  # than what is read from the end
     assert len(server.asked) <= 3 + directory_is_longer + count * (size >= MIB // 2) + 2 * (-(-file.stat().st_size // MIB))
 
 

@@ -66,7 +66,7 @@ def of_dtype(dtype: Any, *shape: int) -> Any:
 
 
 def write_file(path: Path, tensors: dict[str, Any], *, padding: int = 0, tail: bytes = b"") -> None:
-    """A safetensors file with spaces behind the header, so that nothing in it need be aligned."""
+    """A safetensors file with spaces after the header, so that its tensors may be unaligned."""
     names = {value: key for key, value in {"F8_E5M2": torch.float8_e5m2, "F8_E4M3": torch.float8_e4m3fn, "F32": torch.float32, "U8": torch.uint8}.items()}
     header, end = {}, 0
     for name, tensor in tensors.items():
@@ -288,7 +288,7 @@ def test_errors_name_the_file_and_the_tensor(tmp_path: Path, fault: Any, error: 
         finally:
             buffers.close()
     loader.close()
-    if HAS_OWNERS:  # before 0.5, the library leaves its memory and the other copiers as they are
+    if HAS_OWNERS:  # before 0.5, the library neither frees its memory nor closes the other copiers
         assert (open_files(tmp_path), mem_used()) == memory
 
 
@@ -296,7 +296,7 @@ def test_errors_name_the_file_and_the_tensor(tmp_path: Path, fault: Any, error: 
 
 
 class _HostDevice:
-    """A framework whose memory is that of the embedded device, and which notes what was in it when the stream was waited for."""
+    """A framework that allocates memory on the embedded device, and records its content when it waits for the stream."""
 
     def __init__(self, order: str) -> None:
         self.seen: list[bytes] = []
@@ -319,7 +319,7 @@ def copier_to_device(path: Path, framework: Any) -> Any:
     return door.PenstockCopier(stand_in, Device(DeviceType.CUDA, 0), framework, door.Flow())
 
 
-@pytest.mark.parametrize("order", ["synchronize_current_stream", "synchronize"])  # of 0.5, and before
+@pytest.mark.parametrize("order", ["synchronize_current_stream", "synchronize"])  # in 0.5, and earlier
 def test_device_memory_is_written_directly_and_after_the_current_stream(tmp_path: Path, order: str) -> None:
     library.save_file({"a": torch.arange(40 * MIB, dtype=torch.uint8)}, tmp_path / "a.safetensors")
     framework = _HostDevice(order)

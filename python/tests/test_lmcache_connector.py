@@ -63,7 +63,7 @@ def lmcache() -> Iterator[SimpleNamespace]:
 
 
 class NoMetrics:
-    """In place of LMCache's metrics. A mock would keep everything that it is called with."""
+    """Replaces LMCache's metrics. A mock would keep the arguments of all calls."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -114,7 +114,7 @@ class Worker:
 
         self.backend.batched_submit_put_task(keys, chunks, on_complete_callback=on_complete)
         for each in chunks:
-            each.ref_count_down()  # the caller's
+            each.ref_count_down()  # the caller's reference
         assert done.wait(60)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Worker:
 
 @pytest.fixture
 def start(lmcache: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(logging, "logThreads", False)  # else a thread of Penstock that warns gets an object of Python's, which counts as left behind
+    monkeypatch.setattr(logging, "logThreads", False)  # otherwise, a warning from a thread of Penstock leaves a Python thread object behind
     started: list[Worker] = []
 
     def new(**settings: Any) -> Worker:

@@ -39,7 +39,7 @@ NATIVE = "lmcache.lmcache_native"
 
 
 class Bitmap:
-    """In place of LMCache's compiled one, if that is for another Python or PyTorch."""
+    """Replaces LMCache's compiled class if that was built for another Python or PyTorch."""
 
     def __init__(self, size: int) -> None:
         self.bits = [False] * size

@@ -1,4 +1,4 @@
-"""Several ranks of a node that load one model from a mount: what each needs is read, once for the node, and fetched before it is requested."""
+"""Several ranks of a node load one model from a mount: the node reads the bytes that they need once, and fetches them before they are requested."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def index_of(name: str, tensor: Any, rank: int) -> Any:
 
 @pytest.fixture
 def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Callable[[int], NodeReads], list[tuple[int, int]]]]:
-    """Makes the reads of a rank. What is fetched is recorded."""
+    """A function that makes the reads of a rank, and a list of the ranges that were fetched."""
     library.save_file(model(range(LAYERS)), tmp_path / "model.safetensors")
     source = Source(str(tmp_path / "model.safetensors"))
     fetched: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Connections over TLS share the certificates of authorities, which libcurl would load for each of them, and still verify their servers."""
+"""TLS connections share the CA certificates, which libcurl would otherwise load for each of them, and still verify their servers."""
 
 from __future__ import annotations
 

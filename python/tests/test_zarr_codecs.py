@@ -619,7 +619,7 @@ class TestFormat3:
         array = make3(folder, (64 * 64,), (64 * 64,), "i4", serializer=codec, compressors=None)
         array[...] = values_of((64 * 64,)) + 1
         one = bytes(numcodecs.GZip().encode(np.full(64, 7, "i4")))
-        chunk = one + bytes(self.ENTRY_BYTES - len(one))  # gzip lets zeros follow
+        chunk = one + bytes(self.ENTRY_BYTES - len(one))  # gzip allows zeros at the end
         (folder / "c" / "0").write_bytes(chunk + struct.pack("<QQ", 0, self.ENTRY_BYTES) * 64)
         return array
 

@@ -4,7 +4,7 @@
 Needs cuCIM, CuPy and a GPU.
 
 Usage: penstock run -- python3 cucim_client.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import itertools
@@ -21,7 +21,7 @@ PIECES = ((8, 0, 2), (10, 3, 0), (4096, 4096, 0), (4096, 4096, 4096), (100_001, 
 
 
 def kinds_of_memory(cupy: Any, numpy: Any) -> dict[str, Any]:
-    """Of each kind, an array of SIZE bytes."""
+    """Returns an array of SIZE bytes for each kind of memory."""
     managed = cupy.cuda.MemoryPool(cupy.cuda.malloc_managed)
     with cupy.cuda.using_allocator(managed.malloc):
         in_managed = cupy.zeros(SIZE, dtype="u1")

@@ -6,7 +6,7 @@ GPU's where there is one, else the host's. Needs cuda-bindings 13 and NumPy; nee
 
 Usage: penstock run -- python3 cuda_python_cufile.py FOLDER [LIBRARY]
        python3 cuda_python_cufile.py FOLDER penstock.cuda_bindings
-FOLDER is written to. LIBRARY: the file that must have answered. penstock.cuda_bindings: that module instead of NVIDIA's, which it must equal.
+FOLDER is written to. LIBRARY: the library file that must be in use. penstock.cuda_bindings: that module instead of NVIDIA's, which it must equal.
 """
 
 import ctypes

@@ -5,7 +5,7 @@ LMCache reads and writes by this package. A function of the package that nothing
 PyTorch), else the host's.
 
 Usage: penstock run -- python3 cufile_python_client.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import ctypes

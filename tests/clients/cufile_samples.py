@@ -9,14 +9,14 @@ from harness import Client, Failed, Place, Source, check_used
 
 SOURCE = Source("NVIDIA/MagnumIO", "48103b8d49b37e5f9e198da5a3135aea4231d654", ("gds/samples",))
 
-# The number of a sample and its arguments, by the samples' own README. A and B are two files of 128 MiB, 0 is the GPU, and 8 the size of a batch.
+# The number and the arguments of each sample, from the samples' README. A and B are two files of 128 MiB, 0 is the GPU, and 8 the size of a batch.
 RUNS = """
 001 A 0|002 A 0|003 A B 0|004 A B 0|005 A B 0|006 A B 0|007|008|009 A B|010 A 0 0|011 A 0 0|012 A B|013 A B|014 A B 0|015 A B 0 1|015 A B 0 2|
 015 A B 0 3|016 A|017 A|018 A|019 A 0 8|019 A 0 8 1|020 A 0 8|020 A 0 8 1|021 A 0 8|021 A 0 8 1|022 A 0|022 A 0 1|023 A B|024 A|025 A B|026 A B|
 027 A 0 8 0|027 A 0 8 1|028 A 0|029 A 0 8 1|030 A 0 8 0 1|030 A 0 8 1 1|031 A B 0|032 A B 0|033 A B 0|034 A B 0
 """.replace("\n", "").split("|")
 
-# Contexts and virtual memory of the driver, and streams: not on host memory.
+# These use the driver's contexts or virtual memory, or streams, so they need a GPU.
 ONLY_ON_A_GPU = ("004", "023", "024", "025", "026", "031", "032", "033", "034")
 READ_HALF_A_TERABYTE = ("012", "013")  # from files of 128 MiB; without a GPU, the files are smaller
 WITH_A_KERNEL = ("023", "025", "026")
@@ -30,7 +30,7 @@ OLDER_CUDA = """#include <cuda.h>
 #endif
 """
 
-# What the samples use of OpenSSL's headers, for machines without them. The samples open libcrypto at run time.
+# The parts of OpenSSL's headers that the samples use, for machines without them. The samples open libcrypto at run time.
 OPENSSL = {
     "sha.h": "#pragma once\n#define SHA256_DIGEST_LENGTH 32\ntypedef struct SHA256_CTX { unsigned char opaque[112]; } SHA256_CTX;\n",
     "evp.h": "#pragma once\ntypedef struct evp_md_ctx_st EVP_MD_CTX;\ntypedef struct evp_md_st EVP_MD;\ntypedef struct engine_st ENGINE;\n",
@@ -38,7 +38,7 @@ OPENSSL = {
 
 
 def build(place: Place, client: Client, numbers: list[str]) -> pathlib.Path:
-    """The folder with a program for each number."""
+    """Builds a program for each number, and returns their folder."""
     folder = place.folder(client)
     home = place.cuda_home(client)
     tree = place.sources(client, SOURCE, folder / "MagnumIO") / "gds/samples"

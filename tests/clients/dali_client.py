@@ -4,7 +4,7 @@
 Needs nvidia-dali, CuPy and a GPU.
 
 Usage: penstock run -- python3 dali_client.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import pathlib

@@ -20,7 +20,7 @@ NEEDS = Needs(bare=PACKAGES, archives=(SOURCE, *AIO), modules=("torch",), progra
 
 
 def plain(output: str) -> str:
-    """Without the colours of DeepSpeed's pytest."""
+    """Removes the colours of DeepSpeed's pytest."""
     return re.sub(r"\x1b\[[0-9;]*m", "", output)
 
 

@@ -17,8 +17,8 @@ LIBRARIES = (
 )
 ARCHIVES = (SOURCE, WEB_SERVER, SCREEN, *LIBRARIES)
 
-# elbencho's service for runs on many hosts, which no run here uses, wants a newer web server than GitHub has: a Boost without get_io_service(),
-# remote_endpoint() as a call, and start() with a callback.
+# elbencho's service for runs on many hosts, which is not used here, needs a newer web server than GitHub has. These edits adapt the older one: no
+# get_io_service(), which newer Boost lacks; remote_endpoint() as a call; start() with a callback.
 NEWER = (
     ("socket->get_io_service()", "socket->get_executor()"),
     (
@@ -63,7 +63,7 @@ def build(place: Place, client: Client) -> pathlib.Path:
     boost = folder / "boost"
     for library in LIBRARIES:
         place.build(client, ["dpkg-deb", "-x", place.file(client, library), boost], cwd=folder)
-    # In place of the script that clones what is there already.
+    # Replaces the script that clones what is already there.
     (external / "prepare-external.sh").write_text("#!/bin/sh\n")
     (external / "prepare-external.sh").chmod(0o755)
     without = ["BACKTRACE_SUPPORT=0", "LIBAIO_SUPPORT=0", "LIBNUMA_SUPPORT=0", "S3_SUPPORT=0"]

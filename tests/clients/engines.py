@@ -1,4 +1,4 @@
-"""The loaders and KV caches of inference engines, unchanged, over Penstock: the tests in python/tests with other versions of the engines than ./test.
+"""Runs the tests of python/tests for the unchanged loaders and KV caches of inference engines, with other versions of the engines than ./test.
 
 Usage: engines.py [--folder FOLDER] [REQUIREMENT ...]    (vllm sglang diffusers lmcache; such as vllm==0.32.0)
 

@@ -5,7 +5,7 @@ fastsafetensors asks for the device node of nvidia-fs, /dev/nvidia-fs0, before i
 this with `penstock run --nvidia-fs-node`. Needs fastsafetensors, PyTorch with CUDA, and a GPU.
 
 Usage: penstock run --nvidia-fs-node -- python3 fastsafetensors_client.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import ctypes

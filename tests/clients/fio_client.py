@@ -11,7 +11,7 @@ SOURCE = Download(
     "d2410e13e0f379d061d077cc5ae325835bb7c6186aa7bafc1df954cbc9b014fc",
 )
 
-# Each job writes its file and reads it back with checksums. 20 KiB is no power of two, and 4608 bytes no multiple of a page.
+# Each job writes its file and reads it back with checksums. 20 KiB is not a power of two, and 4608 bytes are not a multiple of a page.
 PATTERNS = ("write", "randwrite", "rw", "randrw")
 SIZES = (("4608", 0), ("4k", 1), ("20k", 1), ("64k", 0), ("1m", 1))
 JOBS = [f"--rw={pattern} --bs={size} --direct={direct} --cuda_io=cufile" for pattern, (size, direct) in itertools.product(PATTERNS, SIZES)]
@@ -33,7 +33,7 @@ def run(place: Place, client: Client) -> str:
     program = build(place, client)
     if "libcufile" not in place.run_program(client, [program, "--enghelp"]):
         raise Failed("fio was built without its libcufile engine")
-    # 4.5 MiB is a multiple of every size but 20 KiB, whose last block fio leaves out.
+    # 4.5 MiB is a multiple of every size except 20 KiB, whose last block fio skips.
     always = ["--ioengine=libcufile", "--thread", "--gpu_dev_ids=0", "--size=4718592"]
     always += ["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--verify_state_save=0"]
     lines = []

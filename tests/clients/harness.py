@@ -1,6 +1,6 @@
-"""What the runners of clients share: what a client needs, where it is fetched to, and how it is built and run within its time.
+"""Shared code of the clients: what a client needs, where it is fetched to, and how it is built and run within its time limit.
 
-A client needs wheels and archives, which `fetch` brings into one folder, and things that only the machine can have: a GPU, the CUDA toolkit,
+A client needs wheels and archives, which `fetch` downloads into one folder, and things that only the machine can have: a GPU, the CUDA toolkit,
 programs, and modules of this Python. A client whose needs are missing is skipped, and the reason says what is missing.
 """
 
@@ -100,7 +100,7 @@ class Client:
 
 
 def why_not(needs: Needs) -> Optional[str]:
-    """What this machine lacks for good, or None."""
+    """Returns the needs that this machine lacks and `fetch` cannot provide, or None."""
     if needs.machine not in ("", platform.machine()):
         return f"needs a machine with {needs.machine}"
     if needs.gpu:
@@ -156,7 +156,7 @@ class Ended:
 
 
 def finish(command: Sequence[object], seconds: float, **options: object) -> Ended:
-    """Runs a command. After its time, kills it and every process that it started. Raises Failed then."""
+    """Runs a command. After its time limit, kills it and every process that it started, and raises Failed."""
     words = [str(word) for word in command]
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, **options)  # type: ignore
@@ -180,7 +180,7 @@ def finish(command: Sequence[object], seconds: float, **options: object) -> Ende
 
 @dataclasses.dataclass
 class Place:
-    """Where the clients find Penstock and what was fetched for them, and where they work."""
+    """The folders where clients find Penstock and the files fetched for them, and where they work."""
 
     penstock: pathlib.Path
     library_dir: pathlib.Path
@@ -206,13 +206,13 @@ class Place:
         return not self.fetched and (self.fetch == "all" or (self.fetch == "small" and not needs.large))
 
     def folder(self, client: Client) -> pathlib.Path:
-        """The client's own, kept from run to run."""
+        """Returns the client's own folder, which is kept between runs."""
         folder = self.work / client.name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def data(self, client: Client) -> pathlib.Path:
-        """For the client's files, and empty."""
+        """Returns an empty folder for the client's files."""
         folder = self.folder(client) / "data"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -251,7 +251,7 @@ class Place:
             return python, path
         shutil.rmtree(folder, ignore_errors=True)
         if needs.packages:
-            # Without a pip of its own, which takes 3 s: this Python's pip installs into it.
+            # It has no pip of its own, which would take 3 s to install; this Python's pip installs into it.
             made = finish([sys.executable, "-m", "venv", "--without-pip", folder], BUILD_SECONDS)
             if made.code:
                 raise Skipped(f"python3 -m venv: {made.output.strip().splitlines()[-1]}")
@@ -292,7 +292,7 @@ class Place:
         return path
 
     def sources(self, client: Client, wanted: Source | Download, folder: pathlib.Path) -> pathlib.Path:
-        """The content of an archive, in folder. An archive of one folder is unpacked without that folder's name."""
+        """Unpacks an archive into the folder, and returns the folder. An archive of one folder is unpacked without that folder's name."""
         if folder.is_dir():
             return folder
         with tempfile.TemporaryDirectory(dir=self.folder(client)) as scratch:
@@ -328,7 +328,7 @@ class Place:
             (home / "include/cufile.h").symlink_to(header)
         if not (toolkit_libraries() / "stubs/libcuda.so").exists():
             (home / "lib64/libcuda.so").symlink_to(driver_library())
-        # Not a link: the linker looks for what the library needs beside the name that it was given.
+        # Not a link, because the linker looks for the library's dependencies in the folder of the path that it is given.
         (home / "lib64/libcufile.so").write_text(f"INPUT({self.library})\n")
         (home / "lib").symlink_to("lib64")
         return home
@@ -343,7 +343,7 @@ class Place:
                 raise Failed(f"cannot be built: {pathlib.Path(words.split()[0]).name}: {errors[0].strip()}\n{words}\n{last}")
 
     def cuda_path(self, client: Client) -> str:
-        """For LD_LIBRARY_PATH: the CUDA runtime. Without a GPU, one on host memory."""
+        """Returns the CUDA runtime's folder, for LD_LIBRARY_PATH. Without a GPU, that runtime uses host memory."""
         if not why_no_gpu():
             return str(toolkit_libraries())
         folder = self.folder(client) / "host_cudart"
@@ -356,7 +356,7 @@ class Place:
         return str(folder)
 
     def link_flags(self, client: Client) -> str:
-        """Where the linker finds cuFile, the CUDA runtime and the driver."""
+        """Returns the flags with which the linker finds cuFile, the CUDA runtime and the driver."""
         home = self.folder(client) / "cuda/lib64"
         first = [self.cuda_path(client)] if why_no_gpu() else []
         return " ".join(f"-L{path}" for path in (*first, home, home / "stubs"))
@@ -364,11 +364,11 @@ class Place:
     # --- runs
 
     def run_program(self, client: Client, command: Sequence[object]) -> str:
-        """A compiled client under `penstock run`, with Penstock's summary in its output."""
+        """Runs a compiled client under `penstock run`. The output contains Penstock's summary."""
         return self.run(client, [self.penstock, "run", "--log", "summary", "--", *command], library_path=self.cuda_path(client))
 
     def run(self, client: Client, command: Sequence[object], library_path: str = "", python_path: str = "", **more: str) -> str:
-        """The output of a program that passed. Its working directory is empty before and must be empty afterwards."""
+        """Runs a program, and returns its output if it passed. Its working directory is empty before and must be empty afterwards."""
         environ = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")}
         for name, path in (("LD_LIBRARY_PATH", library_path), ("PYTHONPATH", python_path)):
             paths = [each for each in (path, os.environ.get(name, "")) if each]  # the inherited one may lead to libcuda.so.1
@@ -386,7 +386,7 @@ class Place:
         return ended.output
 
     def run_script(self, client: Client, script: str, *options: str, arguments: Sequence[object] = ()) -> str:
-        """A Python script of this folder under `penstock run`, with the client's wheels."""
+        """Runs a Python script of this folder under `penstock run`, with the client's wheels."""
         python, path = self.python(client)
         command = [self.penstock, "run", *options, "--", python, HERE / script, *arguments, self.data(client), self.library]
         return self.run(client, command, python_path=path)
@@ -399,7 +399,7 @@ def check_used(output: str) -> None:
 
 
 def script(name: str, *options: str, file_of: Optional[Source] = None) -> Callable[[Place, Client], str]:
-    """The run of a client that is a script of this folder. options: of `penstock run`. file_of: the script's first argument is this source's file."""
+    """Returns the `run` of a client that is a script of this folder. options: of `penstock run`. file_of: source of the first argument's file."""
 
     def run(place: Place, client: Client) -> str:
         if not file_of:
@@ -414,7 +414,7 @@ def script(name: str, *options: str, file_of: Optional[Source] = None) -> Callab
 
 
 def fetch_file(wanted: Source | Download, path: pathlib.Path) -> None:
-    """Fetches to a name of its own first, so that a file of the right name is whole."""
+    """Fetches to a temporary name first, so that a file with the final name is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         part = pathlib.Path(scratch) / "part"
@@ -437,7 +437,7 @@ def download(wanted: Download, part: pathlib.Path) -> None:
 
 
 def clone(wanted: Source, tree: pathlib.Path, part: pathlib.Path) -> None:
-    """Fetches one commit, and of its files the ones that are asked for."""
+    """Fetches the requested files of one commit."""
     tree.mkdir()
     url = f"https://github.com/{wanted.repository}"
     commands = (

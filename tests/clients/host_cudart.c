@@ -1,6 +1,6 @@
-/* What the clients call of CUDA's runtime, driver and random numbers, on host memory: for machines without a GPU. Built as libcudart.so.13, which
- * comes first in LD_LIBRARY_PATH there. cuFile takes host memory too, so that a client's files and its checks are the same as with a GPU. There is
- * no libcuda.so.1 for Penstock to find. */
+/* The functions of CUDA's runtime, driver and random-number library that the clients call, on host memory, for machines without a GPU. Built as
+ * libcudart.so.13, which comes first in LD_LIBRARY_PATH there. cuFile accepts host memory too, so a client's files and checks are the same as with
+ * a GPU. Penstock finds no libcuda.so.1. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@ enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, ALIGNMENT = 65536, ALLOCATI
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void* allocated[ALLOCATIONS];
 
-/* Puts new_address where old_address was found. Returns 0 if it was not found. */
+/* Replaces old_address in the list by new_address. Returns 0 if it was not found. */
 static int replace(void* old_address, void* new_address) {
   int found = 0;
   pthread_mutex_lock(&lock);
@@ -68,7 +68,7 @@ int cudaFreeHost(void* memory) {
   return cudaFree(memory);
 }
 
-/* Of memory that CUDA does not know. */
+/* Describes all memory as unknown to CUDA. */
 int cudaPointerGetAttributes(void* attributes, const void* memory) {
   (void)memory;
   memset(attributes, 0, 2 * sizeof(int) + 2 * sizeof(void*) + 8 * sizeof(long));

@@ -4,7 +4,7 @@
 Needs InstantTensor, PyTorch with CUDA, the safetensors library and a GPU.
 
 Usage: penstock run -- python3 instanttensor_client.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ import time
 from client import check, check_library, equal, ok, skip, why_no_gpu
 
 FILES = 3
-# Of one file: one tensor of 256 MiB, some of odd sizes, and one without dimensions.
+# The tensors of one file: one of 256 MiB, some of odd sizes, and one without dimensions.
 SHAPES = ((128 << 20,), (1000, 1001), (3, 5, 7), (1,), ())
 
 

@@ -8,7 +8,7 @@
 Neither engine runs. Memory is a GPU's where there is one (by PyTorch), else the host's.
 
 Usage: penstock run -- python3 kv_engines_calls.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import concurrent.futures

@@ -4,7 +4,7 @@
 Needs kvikio, CuPy and a GPU.
 
 Usage: penstock run -- python3 kvikio_client.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import os

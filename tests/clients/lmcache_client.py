@@ -8,7 +8,7 @@ everything up to the first of these calls is checked, and that it is refused wit
 Usage: penstock run -- python3 lmcache_client.py --unpacked FOLDER FOLDER [LIBRARY]
        python3 lmcache_client.py --bench --unpacked FOLDER [--slab-mib 2048] [--repeats 3] [FOLDER]    (starts `penstock run` by itself)
 --unpacked: the folder with lmcache, cufile, sortedcontainers, cachetools, aiofile and caio, as `pip install --no-deps --target` leaves them.
-FOLDER is written to (with --bench, the folder for temporary files if none is given). LIBRARY: the file that must have answered.
+FOLDER is written to (with --bench, the folder for temporary files if none is given). LIBRARY: the library file that must be in use.
 """
 
 import argparse

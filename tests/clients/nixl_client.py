@@ -5,7 +5,7 @@ Needs NIXL (nixl-cu12 or nixl-cu13) and NumPy; CuPy or PyTorch for memory of a G
 (examples/nixl/plugin.cc), that plugin is tested instead, and `penstock run` is not needed.
 
 Usage: penstock run -- python3 nixl_client.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import ctypes

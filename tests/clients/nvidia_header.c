@@ -2,7 +2,7 @@
  * Penstock's. Checks what such a program sees: results, error numbers and bytes. Memory is a GPU's where there is one, else the host's.
  *
  * Usage: nvidia_header FOLDER [LIBRARY]
- * FOLDER is written to. LIBRARY: the file that must have answered; anything else fails.
+ * FOLDER is written to. LIBRARY: the library file that must be in use; anything else fails.
  * Prints one OK line for each group of checks; exits with 1 at the first check that fails, and names it. */
 #define _GNU_SOURCE /* O_DIRECT, dladdr */
 #include <cufile.h>

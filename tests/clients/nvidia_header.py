@@ -7,7 +7,7 @@ from harness import CUFILE_WHEEL, HERE, LIBRARY, Client, Failed, Place, Skipped,
 
 CUDA_WHEEL = "nvidia-cuda-runtime==13.2.86"
 
-# What cufile.h uses of the CUDA toolkit, for machines without it.
+# The CUDA declarations that cufile.h uses, for machines without the toolkit.
 CUDA_H = """#ifndef STAND_IN_CUDA_H
 #define STAND_IN_CUDA_H
 #define CUDA_VERSION 13020
@@ -36,7 +36,7 @@ def run(place: Place, client: Client) -> str:
     cuda_h = cuda_header(place, client)
     program = place.folder(client) / "nvidia_header"
     flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-isystem", header.parent, "-isystem", cuda_h]
-    # Their library may need what this machine lacks; the program itself needs its SONAME only.
+    # NVIDIA's library may have dependencies that this machine lacks; the program itself needs only its SONAME.
     built = finish([place.cc, *flags, HERE / "nvidia_header.c", "-o", program, theirs, "-Wl,--allow-shlib-undefined", "-ldl"], client.seconds)
     if built.code:
         raise Failed(f"does not compile with NVIDIA's header\n{built.output}")

@@ -42,7 +42,7 @@ from harness import CUFILE_WHEEL, LIBRARY, Client, Download, Failed, Needs, Plac
 CUFILE_PYTHON = "cufile-python==0.2.0"
 CUDA_PYTHON = ("cuda.bindings.cufile", "numpy")
 FASTSAFETENSORS = Needs(modules=("torch", "fastsafetensors"), gpu=True)
-NIXL = ("numpy", "nvidia-cuda-runtime-cu12")  # without PyTorch, which NIXL names and does not need
+NIXL = ("numpy", "nvidia-cuda-runtime-cu12")  # without PyTorch, which NIXL lists as a dependency but does not need
 KVIKIO = ("kvikio-cu13==26.10.0", "libkvikio-cu13==26.10.0", "rapids-logger==0.3.0", "cuda-pathfinder", "packaging")
 CUCIM = ("cucim-cu13==26.10.0", "lazy-loader")
 INSTANTTENSOR = Needs(bare=("instanttensor==0.2.2", "safetensors"), modules=("torch",), gpu=True, large=True)
@@ -59,12 +59,12 @@ def lmcache(place: Place, client: Client) -> str:
 
 
 def compiled(*archives: Source | Download, bare: tuple[str, ...] = (), programs: tuple[str, ...] = ()) -> Needs:
-    """The needs of a client that is built from these archives. Only `fetch` fetches them, since building takes minutes."""
+    """Returns the needs of a client that is built from these archives. Only `fetch` downloads them, because building takes minutes."""
     return Needs(bare=bare, archives=archives, programs=("make", "g++", *programs), toolkit=True, large=True)
 
 
 HDF5 = compiled(hdf5_vfd_gds.HDF5, hdf5_vfd_gds.SOURCE, bare=(hdf5_vfd_gds.MPICH,), programs=("cmake",))
-ELBENCHO = dataclasses.replace(compiled(*elbencho_client.ARCHIVES, programs=("cmake", "dpkg-deb")), machine="x86_64")  # of its Boost
+ELBENCHO = dataclasses.replace(compiled(*elbencho_client.ARCHIVES, programs=("cmake", "dpkg-deb")), machine="x86_64")  # its Boost is for x86_64
 CLIENTS = (
     Client("nvidia_header", nvidia_header.run, Needs(bare=(CUFILE_WHEEL, nvidia_header.CUDA_WHEEL)), "nvidia-cufile"),
     Client("cuda_python", script("cuda_python_cufile.py"), Needs(packages=("cuda-bindings>=13.0,<14", "numpy"), unless=CUDA_PYTHON), "cuda-bindings"),
@@ -91,7 +91,7 @@ CLIENTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What became of one client: result is passed, failed or skipped, and detail the reason or the last line of the output."""
+    """The outcome of one client: result is passed, failed or skipped, and detail the reason or the last line of the output."""
 
     client: str
     result: str
@@ -117,7 +117,7 @@ def version_of(place: Place, client: Client) -> str:
 
 
 def gpu_name() -> str:
-    """By the CUDA driver, since nvidia-smi is not everywhere."""
+    """Asks the CUDA driver, because not every machine has nvidia-smi."""
     if why_no_gpu():
         return "none"
     name = ctypes.create_string_buffer(128)

@@ -4,7 +4,7 @@
 Needs PyTorch with CUDA, and a GPU.
 
 Usage: penstock run -- python3 torch_gds.py FOLDER [LIBRARY]
-FOLDER is written to. LIBRARY: the file that must have answered.
+FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import os

@@ -5,7 +5,7 @@ PyTorch skips these tests in its builds, and on other file systems than ext4 and
 otherwise.
 
 Usage: penstock run -- python3 torch_gds_tests.py TEST_CUDA FOLDER [LIBRARY]
-TEST_CUDA: PyTorch's test/test_cuda.py. FOLDER is written to. LIBRARY: the file that must have answered.
+TEST_CUDA: PyTorch's test/test_cuda.py. FOLDER is written to. LIBRARY: the library file that must be in use.
 """
 
 import ast

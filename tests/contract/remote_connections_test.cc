@@ -36,7 +36,7 @@ core::seams real_doors() {
 // Counts the requests for bytes that a server is answering.
 class crowd {
  public:
-  // Returns how many there are with this one.
+  // Returns the number of requests, including this one.
   std::size_t enter() {
     const std::lock_guard guard(lock_);
     most_ = std::max(most_, ++now_);
@@ -47,7 +47,7 @@ class crowd {
     const std::lock_guard guard(lock_);
     --now_;
   }
-  // Waits until there were that many at once.
+  // Waits until there have been this many at once.
   bool wait_for(std::size_t count) {
     std::unique_lock guard(lock_);
     return changed_.wait_for(guard, 20s, [&] { return most_ >= count; });
@@ -66,7 +66,7 @@ class crowd {
 
 class remote_connections : public ::testing::Test {
  protected:
-  // Has the server answer HEAD only after a while, as one that is far away.
+  // Delays the server's answers to HEAD, like those of a distant server.
   void answer_late(web_server::answer data = {}) {
     server_.set_answer([data = std::move(data)](const web_request& asked, const client& to) -> std::optional<then> {
       if (asked.method != "HEAD") return data ? data(asked, to) : std::nullopt;
@@ -135,7 +135,7 @@ TEST_F(remote_connections, the_number_is_remembered_when_the_file_is_closed) {
 struct limit {
   const char* name;
   std::size_t most;
-  const char* refusal;  // the response to a request too many; empty: the connection is closed without one
+  const char* refusal;  // the response to a request above the limit; empty: the connection is closed without a response
 };
 
 class limited_servers : public remote_connections, public ::testing::WithParamInterface<limit> {};

@@ -401,7 +401,7 @@ TEST_F(kv_store, a_changed_byte_is_seen_and_its_value_dropped) {
   EXPECT_EQ(of.stats().damaged, 1U);
 }
 
-// Checksums of long values are computed in another place than those of short ones.
+// Checksums of long values are computed later than those of short values.
 TEST_F(kv_store, a_changed_byte_in_any_piece_of_one_value_does_not_affect_the_others) {
   constexpr std::size_t long_bytes = (std::size_t{32} << 20) + 5;
   struct value {

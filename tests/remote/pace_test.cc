@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 class paced : public ::testing::Test {
  protected:
-  // Simulates a server that gives each of up to at_most requests of 1 MiB so many MB/s, and more of them no more.
+  // Simulates a server that sends of_each MB/s to each of up to at_most requests of 1 MiB. Further requests add no throughput.
   void serve(std::chrono::milliseconds time, double of_each, unsigned at_most) {
     for (const auto end = now_ + time; now_ < end; now_ += 1ms) {
       seen_.in_flight = pace_.wanted();

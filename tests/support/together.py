@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs every TOTAL-th case of a GoogleTest program in one process: half the CPU time of a process for each. A case that does not pass in company
-runs again alone, and this run counts, as in ctest.
+"""Runs every TOTAL-th case of a GoogleTest program in one process, which takes half the CPU time of one process per case. A case that does not pass
+there runs again alone, and only that run counts, as in ctest.
 
 Usage: together.py PROGRAM PREFIX INDEX TOTAL LEFT_OUT RESULTS
 LEFT_OUT: a filter of GoogleTest for cases that do not run. RESULTS: a JUnit file with a result for each case, named PREFIX and its name.
@@ -21,7 +21,7 @@ KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(256 << 20), "MALLOC_TRIM_THRESHOLD_
 
 
 def names_of(program, left_out):
-    """The cases in the order of the program."""
+    """Returns the cases in the program's order."""
     names, suite = [], ""
     for line in subprocess.run([program, "--gtest_list_tests", f"--gtest_filter=-{left_out}"], check=True, capture_output=True, text=True).stdout.splitlines():
         name = line.partition("#")[0].strip()
@@ -33,7 +33,7 @@ def names_of(program, left_out):
 
 
 def run(program, names, seconds, environment):
-    """The results by name, of those cases that came to an end, and the output."""
+    """Returns the results of the cases that finished, by name, and the output."""
     with tempfile.NamedTemporaryFile(suffix=".xml") as file:
         command = [program, f"--gtest_output=xml:{file.name}", f"--gtest_filter={':'.join(names)}"]
         try:
@@ -43,13 +43,13 @@ def run(program, names, seconds, environment):
             output = (late.stdout or b"") + f"\nstill running after {seconds} s".encode()
         try:
             cases = ElementTree.parse(file.name).getroot().iter("testcase")
-        except ElementTree.ParseError:  # the program did not come to its end
+        except ElementTree.ParseError:  # the program did not finish
             cases = ()
         return {f"{each.get('classname')}.{each.get('name')}": each for each in cases if each.get("status") == "run"}, output.decode(errors="replace")
 
 
 def skip_reason(case):
-    """GoogleTest writes a line with the place first."""
+    """Returns the reason without GoogleTest's first line, which is the location."""
     message = case.find("skipped").get("message") or ""
     return " ".join(message.partition("\n")[2].split()) or "no reason given"
 

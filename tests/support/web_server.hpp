@@ -132,7 +132,7 @@ class web_server {
     }
   }
 
-  // Refuses connections once it has accepted that many in all.
+  // Refuses connections once it has accepted this many in total.
   void accept_at_most(std::size_t count) { most_accepted_.store(count); }
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }

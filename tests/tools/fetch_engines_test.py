@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests tools/fetch_engines on an index of packages of its own."""
+"""Tests tools/fetch_engines with its own package index."""
 
 import contextlib
 import io

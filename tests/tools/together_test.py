@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests tests/support/together.py with a program that behaves as those of GoogleTest do."""
+"""Tests tests/support/together.py with a program that behaves like a GoogleTest program."""
 
 import subprocess
 import sys
