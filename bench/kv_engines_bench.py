@@ -139,7 +139,7 @@ def vllm_stores(count: int, requests: int) -> Iterator[tuple[list[Any], Makers]]
     if list(Path(engines_files.FOLDER, "vllm").glob("fs_io_C*.so")):
         real.append("vllm.fs_io_C")
     else:
-        print("vLLM's compiled module fs_io_C is missing, so its tier fs is slower than in vLLM")
+        print("vLLM's compiled module fs_io_C is missing, so the fs tier is slower here than in vLLM")
     layouts = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping"
     names = {"vllm": {"__version__": "of the folder"}, layouts: {"canonical_format_id": lambda *_: "x"}}
     memory = numpy.frombuffer(mmap.mmap(-1, 2 * count * BLOCK_BYTES), numpy.uint8).reshape(2 * count, BLOCK_BYTES)  # aligned, as in vLLM

@@ -176,7 +176,7 @@ class PenstockCopier(base.CopierInterface):  # type: ignore[misc,unused-ignore]
         number = bisect_right(self._ends, start)
         while start < end:
             if number == len(self._ends) or self._requests[number].offsets[0] > start:
-                raise ValueError(f'{self.metadata.src}: tensor "{name}" was not read: it is not among the tensors that were selected')
+                raise ValueError(f'{self.metadata.src}: tensor "{name}" was not selected, so it was not read')
             if not self._done[number]:
                 self._requests[number].check()
                 self._done[number] = True
@@ -213,7 +213,7 @@ def _constructor(theirs: Any, device: Any, **options: Any) -> Any:
     if problem is not None and theirs is None:
         raise Error(f"the copier {_NAME} cannot read into {device.as_str()}: {problem}", code="unsupported")
     if problem is not None:
-        _count(f"loaders left to the library: {problem}")
+        _count(f"loaders that use the library's own copier: {problem}")
         return theirs(device, **options)
     flow = Flow()
 

@@ -43,7 +43,7 @@ class PenstockConnector(RemoteConnector):  # type: ignore[misc,unused-ignore]
 
     def __init__(self, loop: Any, local_cpu_backend: Any, config: Any) -> None:
         if local_cpu_backend is None:
-            raise ValueError("penstock.lmcache_connector requires LMCache's local CPU backend, which LMCache has in its workers only")
+            raise ValueError("penstock.lmcache_connector requires LMCache's local CPU backend, which only LMCache's workers have")
         super().__init__(local_cpu_backend.config, local_cpu_backend.metadata)
         self._memory = local_cpu_backend
         self._store = _opened(_settings(config.extra_config or {}), local_cpu_backend.metadata)

@@ -64,7 +64,7 @@ class PenstockHiCache(hicache_storage.HiCacheStorage):  # type: ignore[misc,unus
         """Registers another pool of a hybrid model. Raises NotImplementedError for state that differs between ranks which share a store."""
         name = getattr(host_pool_name, "value", host_pool_name)
         if name == "mamba" and self._has_copies:
-            raise NotImplementedError("penstock.sglang does not support models with both MLA and the pool mamba")
+            raise NotImplementedError("penstock.sglang does not support MLA models with a Mamba pool")
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         if name != _KV:
             self._kinds[name] = f"{self._model}@{name}@{'pieces' if _has_addresses(host_pool) else 'flat'}{_kind_of(host_pool)}"
@@ -264,7 +264,7 @@ def _has_addresses(pool: Any) -> bool:
 def _first_slots(pool: Any, pages: int, indices: Any) -> list[int]:
     """Returns the index of each page's first slot in the host pool."""
     if len(indices) != pages * pool.page_size:
-        raise ValueError(f"got {len(indices)} slots for {pages} pages of {pool.page_size} slots")
+        raise ValueError(f"got {len(indices)} slots, but expected {pages} pages of {pool.page_size} slots each")
     return [int(slot) for slot in indices[:: pool.page_size].tolist()]
 
 

@@ -137,7 +137,7 @@ def test_files_in_which_nothing_is_aligned(tmp_path: Path, padding: int, tail: b
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("way", WAYS)
-def test_many_files_of_which_some_have_no_tensors(tmp_path: Path, way: Any) -> None:
+def test_many_files_some_without_tensors(tmp_path: Path, way: Any) -> None:
     tensors = {f"layer.{number}": torch.randn(100 + number, 30) for number in range(20)}
     for number in range(5):
         library.save_file({name: tensors[name] for name in list(tensors)[number::5]}, tmp_path / f"{number}.safetensors")
@@ -146,7 +146,7 @@ def test_many_files_of_which_some_have_no_tensors(tmp_path: Path, way: Any) -> N
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_dtype_of_the_program_is_converted_to(tmp_path: Path) -> None:
+def test_tensors_are_converted_to_the_requested_dtype(tmp_path: Path) -> None:
     library.save_file({"a": torch.arange(100.0)}, tmp_path / "a.safetensors")
     from fastsafetensors.st_types import DType
 
@@ -234,7 +234,7 @@ def test_a_tensor_that_was_not_selected_is_refused(tmp_path: Path) -> None:
     copier.set_byte_ranges(copier.metadata.select_byte_ranges(lambda name: name == "b"))
     memory = copier.submit_io(True, 1 << 30)
     copier.wait_tensor("b")
-    with pytest.raises(ValueError, match=r'a\.safetensors: tensor "a" was not read'):
+    with pytest.raises(ValueError, match=r'a\.safetensors: tensor "a" was not selected'):
         copier.wait_tensor("a")
     copier.finish_io()
     loader.framework.free_tensor_memory(memory, loader.device)
@@ -351,7 +351,7 @@ def test_without_a_usable_gpu_the_librarys_own_copier_reads() -> None:
     try:
         with door.install() as installed:
             assert registry.create_copier_constructor("gds", Device(DeviceType.CUDA, 0), max_threads=3) == "theirs"
-            assert "loaders left to the library" in str(installed)
+            assert "loaders that use the library's own copier" in str(installed)
             with pytest.raises(penstock.Error, match=r"the copier penstock cannot read into cuda:0: "):
                 registry.create_copier_constructor("penstock", Device(DeviceType.CUDA, 0))
     finally:

@@ -155,7 +155,7 @@ def released(objects: list[Any]) -> None:
             each.ref_count_down()
 
 
-def test_chunks_come_back_also_after_a_restart_and_absent_ones_are_missed(lmcache: SimpleNamespace, start: Any) -> None:
+def test_chunks_are_loaded_also_after_a_restart_and_missing_ones_are_misses(lmcache: SimpleNamespace, start: Any) -> None:
     worker = start()
     keys = [key(lmcache, number) for number in range(5)]
     worker.store(keys[:4], [worker.chunk(number) for number in range(4)])

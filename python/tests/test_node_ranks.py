@@ -180,7 +180,7 @@ def test_read_ahead_can_be_disabled(reads: Any, monkeypatch: pytest.MonkeyPatch)
     assert not fetched
 
 
-def test_columns_are_fetched_as_whole_ranges_from_the_ranks_own_share_on(reads: Any) -> None:
+def test_each_rank_fetches_columns_starting_with_its_share(reads: Any) -> None:
     make, fetched = reads
     for rank in range(RANKS):
         fetched.clear()
@@ -202,7 +202,7 @@ def test_a_file_system_that_rejects_advice_is_read_without(reads: Any, monkeypat
 
 
 @pytest.mark.parametrize("folder", ["/dev/shm", "/tmp"])
-def test_files_of_the_node_are_read_as_before(folder: str) -> None:
+def test_local_files_are_not_shared(folder: str) -> None:
     path = Path(folder, f"penstock-test-{os.getpid()}.safetensors")
     try:
         library.save_file({"a": torch.zeros(9)}, path)

@@ -170,7 +170,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("certificate")
     files = folder / "certificate.pem", folder / "key.pem"
     if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl here, which makes certificates")
+        pytest.skip("openssl is not installed")
     names = ["-subj", "/CN=tests", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     subprocess.run([*made, "-out", str(files[0]), "-keyout", str(files[1]), *names], check=True, capture_output=True)

@@ -35,7 +35,7 @@ except penstock.Error as error:
 def context(folder: Path, name: str) -> ssl.SSLContext:
     files = folder / f"{name}.pem", folder / f"{name}.key"
     if shutil.which("openssl") is None:
-        pytest.skip("there is no openssl here, which makes certificates")
+        pytest.skip("openssl is not installed")
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
     subprocess.run([*make, "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", files[1], "-out", files[0]], check=True, capture_output=True)
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -259,5 +259,5 @@ def test_settings_folders_and_models_that_cannot_be_are_errors_at_the_start(sgla
     storage = open_storage()
     with pytest.raises(penstock.Error, match=str(os.getpid())):
         open_storage()
-    with pytest.raises(NotImplementedError, match="mamba"):
+    with pytest.raises(NotImplementedError, match="MLA models with a Mamba pool"):
         open_storage(mla=True).register_mem_host_pool_v2(storage.mem_pool_host, sglang.PoolName.MAMBA)

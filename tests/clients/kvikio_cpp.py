@@ -32,7 +32,7 @@ def run(place: Place, client: Client) -> str:
             for left in pathlib.Path("/tmp").glob("test-file*"):  # a fixed name of the examples
                 left.unlink()
             if "Compatibility mode: disabled" not in output:
-                raise Failed(f"{example} {mode}: KvikIO did not take cuFile\n{output}")
+                raise Failed(f"{example} {mode}: KvikIO did not use cuFile\n{output}")
             if example == "basic_io":
                 check_used(output)
             lines.append(f"OK {example} {mode or 'with its defaults'}")

@@ -30,14 +30,14 @@ class paced : public ::testing::Test {
   pace::clock::time_point now_{1s};
 };
 
-TEST_F(paced, begins_with_few_and_goes_on_while_more_bring_more) {
+TEST_F(paced, starts_with_few_and_grows_while_throughput_grows) {
   EXPECT_EQ(pace_.wanted(), pace::least);
   serve(3s, 85, 1000);
   EXPECT_EQ(pace_.wanted(), 128U);
 }
 
 // Each measurement takes 25 ms from a server that responds at once.
-TEST_F(paced, of_slow_connections_there_are_soon_many) {
+TEST_F(paced, opens_many_slow_connections_soon) {
   serve(100ms, 10, 1000);
   EXPECT_EQ(pace_.wanted(), 128U);
 }
@@ -87,7 +87,7 @@ TEST_F(paced, tries_again_later) {
   EXPECT_EQ(pace_.wanted(), 128U);
 }
 
-TEST_F(paced, tries_more_seldom_the_more_often_it_gained_nothing) {
+TEST_F(paced, waits_longer_after_each_try_without_a_gain) {
   unsigned tries = 0;
   for (int i = 0; i < 300; ++i) {
     const auto before = pace_.wanted();

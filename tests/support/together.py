@@ -66,7 +66,7 @@ def main():
             alone, said = run(program, [name], ALONE_SECONDS, {})
             case = alone.get(name)
             attributes["alone"] = "yes"
-            print(f"{prefix}{name} did not pass in company:\n{output if name not in found else ''}\nalone:\n{said}")
+            print(f"{prefix}{name} did not pass with other cases:\n{output if name not in found else ''}\non its own:\n{said}")
         written = ElementTree.SubElement(suite, "testcase", attributes, name=prefix + name, time=case.get("time") if case is not None else "0")
         if case is None or case.find("failure") is not None:
             failed = True

@@ -68,7 +68,7 @@ class together(unittest.TestCase):
             with self.subTest(case):
                 status, found, output = self.outcomes("a", case, "b")
                 self.assertEqual((status, found), (0, {"a": "passed", case: "passed", "b": "passed"}))
-                self.assertIn(f"core.ways/rooms.{case} did not pass in company", output)
+                self.assertIn(f"core.ways/rooms.{case} did not pass with other cases", output)
 
     def test_a_failure_is_a_failure(self):
         for case in ("fails", "crashes"):
