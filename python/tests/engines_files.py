@@ -87,5 +87,5 @@ def modules_of(engine: str, real: Sequence[str], names: Mapping[str, Mapping[str
         for each in finders:
             sys.meta_path.remove(each)
         for name in set(sys.modules) - before:
-            if name.partition(".")[0] == engine or isinstance(sys.modules[name], _StandIn) or f"{name}.".startswith(f"penstock.{engine}."):
+            if name.partition(".")[0] == engine or isinstance(sys.modules[name], _StandIn) or name.startswith(f"penstock.{engine}"):
                 del sys.modules[name]

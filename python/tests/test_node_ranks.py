@@ -91,6 +91,7 @@ def test_whole_tensors_are_shared_evenly() -> None:
         ({"LOCAL_RANK": "5"}, NodeRanks(0, 1)),
         ({"LOCAL_WORLD_SIZE": "0", "LOCAL_RANK": "0"}, NodeRanks(0, 1)),
         ({"LOCAL_WORLD_SIZE": "many", "LOCAL_RANK": "-1"}, NodeRanks(0, 1)),
+        ({"LOCAL_WORLD_SIZE": "9" * 5000, "LOCAL_RANK": "0"}, NodeRanks(0, 1)),
     ],
 )
 def test_the_ranks_of_a_node_are_those_of_torchrun(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: NodeRanks) -> None:

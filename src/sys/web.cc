@@ -74,10 +74,13 @@ constexpr long http_and_https = 1 | 2;
 constexpr int info_response_code = 0x200002;
 constexpr int info_connect_code = 0x200016;
 constexpr int info_active_socket = 0x50002c;
+constexpr int info_pretransfer_us = 0x600035;
+constexpr int info_starttransfer_us = 0x600036;
 constexpr int code_ok = 0;
 constexpr int code_no_address = 6;  // CURLE_COULDNT_RESOLVE_HOST
 constexpr int code_out_of_memory = 27;
 constexpr int code_timed_out = 28;
+constexpr int code_untrusted = 60;  // CURLE_PEER_FAILED_VERIFICATION
 constexpr int code_again = 81;
 constexpr int code_stopped = -1;  // our own
 constexpr int message_done = 1;
@@ -159,10 +162,14 @@ bool find_all(void* in, curl_functions& to) noexcept {
          find(in, "curl_slist_free_all", to.list_free);
 }
 
-// libcurl depends on its TLS library, so the symbols are those of the copy that libcurl uses.
-trust_functions find_trust(void* in, const char* ssl_version) noexcept {
+// Returns nothing if libcurl's version is not that of the copy in which the symbols are found.
+trust_functions find_trust(void* in, const char* ssl_version) {
   trust_functions to;
-  const bool found = ssl_version != nullptr && std::string_view(ssl_version).starts_with("OpenSSL/") &&
+  const char* (*version)(int) = nullptr;  // a program that exports OpenSSL's symbols has libcurl use its copy, which dlsym() does not find
+  constexpr std::string_view name = "OpenSSL/";
+  const std::string_view used = ssl_version != nullptr ? ssl_version : "";
+  const bool found = used.starts_with(name) && find(in, "OpenSSL_version", version) &&
+                     std::string_view(version(0)).starts_with("OpenSSL " + std::string(used.substr(name.size())) + " ") &&
                      find(in, "SSL_CTX_get_cert_store", to.get) && find(in, "SSL_CTX_set1_cert_store", to.set) &&
                      find(in, "X509_STORE_up_ref", to.keep) && find(in, "X509_STORE_free", to.drop);
   return found ? to : trust_functions();
@@ -485,6 +492,11 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     trust_ = std::move(loaded.own);
     trusted_until_ = steady::now() + trust_kept;
   }
+  // Drops certificates with which a connection failed: they may be older than the server's.
+  void drop_trust(const loaded_trust& lent) const noexcept {
+    const std::lock_guard guard(trust_lock_);
+    if (lent.lent != nullptr && lent.lent == trust_) trusted_until_ = {};
+  }
   [[nodiscard]] status told(int code, const char* words, std::string_view url) const {
     if (code == code_out_of_memory) return no_memory();
     const std::string_view text = words[0] != '\0' ? words : curl_.easy_strerror(code);
@@ -579,12 +591,16 @@ class curl_door final : public web_door, public std::enable_shared_from_this<cur
     set(easy, opt_httpheader, lines);
     const int code = listed ? perform(by, what.unless) : code_out_of_memory;
     long answered = 0;
+    std::int64_t asked_us = 0, answered_us = 0;
     curl_.easy_getinfo(easy, info_response_code, &answered);
+    curl_.easy_getinfo(easy, info_pretransfer_us, &asked_us);
+    curl_.easy_getinfo(easy, info_starttransfer_us, &answered_us);
     curl_.list_free(lines);
     if (code == code_stopped) return status(errc::cancelled, fmt::format("{}: stopped while waiting for the server", host_of(what.url)));
     if (!into.problem.ok()) return into.problem.with_context(host_of(what.url));
     if (code != code_ok && !into.answer.is_cut) return guarded.told(told(code, words.data(), what.url), host_of(what.url));
     into.answer.status = static_cast<int>(answered);
+    into.answer.latency = std::chrono::microseconds(std::max<std::int64_t>(answered_us - asked_us, 0));
     return std::move(into.answer);
   }
 
@@ -651,6 +667,7 @@ status curl_connection::connect(std::chrono::milliseconds within, const web_stop
     int left = 0;
     if (curl.multi_perform(multi_, &running) != code_ok) return no_memory();
     if (const auto* const seen = curl.multi_read(multi_, &left); seen != nullptr && seen->kind == message_done) {
+      if (seen->data.result == code_untrusted) door_->drop_trust(trust_);
       if (seen->data.result != code_ok) return guarded_.told(refused(seen->data.result), host_of(origin_));
       break;
     }

@@ -39,7 +39,8 @@ struct web_answer {
   int status = 0;
   std::vector<web_header> headers;
   std::string body;
-  bool is_cut = false;  // the body was longer and has been truncated
+  bool is_cut = false;                  // the body was longer and has been truncated
+  std::chrono::microseconds latency{};  // from the request to the response, without connecting
   // Returns the first header with this name, which must be in lower case; empty if there is none.
   [[nodiscard]] std::string_view header(std::string_view name) const noexcept;
 };

@@ -1,5 +1,8 @@
 // How many connections a read uses: as many as the server can serve at once, and no more than it accepts.
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -181,6 +184,44 @@ TEST_F(remote_connections, a_server_that_accepts_no_more_is_read_over_those_it_h
   server_.accept_at_most(server_.connections() + 3);
   read_all(from);
   read_all(from);
+}
+
+// An eighth of the descriptors, for all servers together, and four connections to each server in any case.
+TEST(connections_of_an_engine, leave_descriptors_to_the_program) {
+  constexpr rlim_t descriptors = 480;
+  constexpr std::size_t most = descriptors / 8 + 4 + 2 * 3;  // each server also answers short requests over connections of their own
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit lower{descriptors, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
+  {
+    const bytes content = pattern::make(size, 9);
+    std::array<std::optional<web_server>, 3> servers;
+    for (auto& each : servers) {
+      each.emplace(content).set_answer([](const web_request& asked, const client&) -> std::optional<then> {
+        if (asked.method == "HEAD") std::this_thread::sleep_for(10ms);
+        return std::nullopt;
+      });
+    }
+    open_house house{{}, real_doors()};
+    std::vector<bytes> memory(servers.size(), bytes(size));
+    std::vector<file> files;
+    std::vector<operation> reads;
+    for (std::size_t i = 0; i < servers.size(); ++i) {
+      auto opened = house.engine().open(servers[i]->url());
+      ASSERT_TRUE(opened.ok()) << told(opened.error());
+      files.push_back(*std::move(opened));
+      reads.push_back(files.back().read_async(memory[i].data(), size, 0));
+    }
+    std::size_t connections = 0;
+    for (std::size_t i = 0; i < servers.size(); ++i) {
+      EXPECT_EQ(reads[i].wait().bytes_done, size);
+      EXPECT_EQ(memory[i], content);
+      connections += servers[i]->connections();
+    }
+    EXPECT_LE(connections, most);
+  }
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 }  // namespace

@@ -42,6 +42,11 @@ TEST_F(paced, opens_many_slow_connections_soon) {
   EXPECT_EQ(pace_.wanted(), 128U);
 }
 
+TEST_F(paced, a_server_that_sends_no_bytes_gets_no_more_requests) {
+  serve(3s, 0, 1000);
+  EXPECT_EQ(pace_.wanted(), pace::least);
+}
+
 TEST_F(paced, a_server_that_takes_long_to_respond_gets_more_requests_at_first) {
   pace_.meet(30ms);
   EXPECT_EQ(pace_.wanted(), pace::least_far);
@@ -69,7 +74,7 @@ TEST_F(paced, measures_only_once_new_connections_have_responded) {
   for (int i = 0; i < 100; ++i) (void)pace_.look(seen_, now_ += 10ms);
   EXPECT_EQ(pace_.wanted(), 32U);
   seen_.responses += 32;
-  for (int i = 0; i < 10; ++i) (void)pace_.look(seen_, now_ += 10ms);
+  for (int i = 0; i < 10; ++i, seen_.bytes += 1000000) (void)pace_.look(seen_, now_ += 10ms);
   EXPECT_EQ(pace_.wanted(), 128U);
 }
 

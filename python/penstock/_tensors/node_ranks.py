@@ -52,7 +52,7 @@ def node_ranks() -> NodeRanks:
 
 def _variable(name: str) -> int | None:
     value = os.environ.get(name, "")
-    return int(value) if value.isascii() and value.isdigit() else None
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 6 else None
 
 
 def ranges_of_node(nbytes: int, part: Part | None, world: int) -> list[Range]:
@@ -103,9 +103,10 @@ class NodePlan:
             return None
         with self._lock:
             following, self._next = self._next, None
+        reads = NodeReads(kept, self, node)
         if following is not None and os.path.samestat(os.fstat(following.source.file.fileno()), os.fstat(kept.file.fileno())):
-            return following
-        return NodeReads(kept, self, node)
+            reads.goes_on(following)
+        return reads
 
     def after(self, source: Source, node: NodeRanks) -> NodeReads | None:
         """Returns the reads of the next shard, if there is one and it is not open yet."""
@@ -134,6 +135,14 @@ class NodeReads:
         self._lock = threading.Lock()  # guards the members below
         self._ahead: dict[int, int] = {}  # sizes of the tensors that were fetched but not requested yet, by row
         self._begun: set[int] = set()  # tensors that were fetched or requested
+
+    def goes_on(self, before: NodeReads) -> None:
+        """Takes over what was fetched of the same file. Not its header: the file may have been written since."""
+        with before._lock:
+            ahead, begun = dict(before._ahead), set(before._begun)
+        with self._lock:
+            rows = range(len(self.source.header))
+            self._ahead, self._begun = {row: size for row, size in ahead.items() if row in rows}, begun
 
     def request(self, row: int, part: Part | None) -> None:
         """Call this before a part is read. Fetches what the reader would read in small pieces, and this rank's share of the following tensors."""

@@ -62,7 +62,13 @@ class Source:
         if _is_near(os.fstat(descriptor).st_dev) or os.environ.get("PENSTOCK_CACHE", "auto") != "auto":
             return None
         kept = copy.copy(self)
-        kept.file = _native.open(self.name if is_name_of(self.name, descriptor) else descriptor, cache="fill")
+        try:
+            kept.file = _native.open(self.name if is_name_of(self.name, descriptor) else descriptor, cache="fill")
+            if not os.path.samestat(os.fstat(kept.file.fileno()), os.fstat(descriptor)):  # the name was reused after it was looked at
+                kept.file.close()
+                kept.file = _native.open(descriptor, cache="fill")
+        except (Error, OSError):  # this file can be read without it
+            return None
         return kept
 
     def _read_header(self) -> Header:

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -33,9 +32,10 @@ void run_at_once(std::size_t count, std::size_t threads, const std::function<voi
     }
   };
   std::vector<std::thread> others;
+  others.reserve(std::min(threads, count));
   try {
     while (others.size() + 1 < std::min(threads, count)) others.emplace_back(work);
-  } catch (const std::system_error&) {  // continue with the threads that started
+  } catch (const std::exception&) {  // std::system_error or std::bad_alloc: continue with the threads that started
   }
   work();
   for (std::thread& each : others) each.join();

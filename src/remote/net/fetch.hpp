@@ -95,6 +95,7 @@ struct fetch {
   unsigned renewals = 0;
   unsigned short_answers = 0;                             // responses with far fewer bytes than requested
   std::chrono::steady_clock::time_point put_off_since{};  // when signing first failed
+  std::chrono::steady_clock::time_point refused_since{};  // when refusals that were no failed attempts began
   std::uint64_t served_before = 0;                        // bytes that the server had sent to anyone when the last counted try began
   std::chrono::steady_clock::time_point asked{};          // when the request for the missing bytes was sent
   std::atomic<bool> cancelled{false};

@@ -181,7 +181,7 @@ line::step line::broken(const status& why) noexcept {
   // The server may close an idle connection at the moment when the next request is sent.
   if (used_ && !heard_) return end({.then = verdict::kind::renewed, .error = why, .unsent = true}, false);
   auto how = again(why);
-  how.crowded = !used_ && !heard_;
+  how.crowded = !used_ && !heard_ && why.code() != errc::timed_out;
   return end(how, false);
 }
 
@@ -238,6 +238,7 @@ line::step line::came(std::size_t bytes) {
   if (what_->done > what_->most_done) {
     what_->most_done = what_->done;
     what_->tries = 0;
+    what_->refused_since = {};
     what_->moves = 0;
   }
   body_left_ -= bytes;

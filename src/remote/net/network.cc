@@ -19,7 +19,8 @@ using namespace std::chrono_literals;
 
 constexpr unsigned dialer_threads = 32;
 constexpr auto put_off_for = 100ms;
-constexpr auto most_put_off = 70s;  // a program that provides credentials may take 60 s
+constexpr auto most_refusals = 60s;  // then each refusal counts as a failed attempt
+constexpr auto most_put_off = 70s;   // a program that provides credentials may take 60 s
 constexpr double tokens_of_a_retry = 5;
 constexpr double tokens_of_a_success = 1;
 constexpr double hedges_of_a_success = 0.02;
@@ -27,12 +28,18 @@ constexpr double most_hedges_kept = 4;
 constexpr auto longest_sleep = 100ms;
 constexpr std::size_t most_origins_kept = 64;  // beyond this, unused ones are dropped
 
-// Each connection through libcurl may use three descriptors.
-network_settings within_descriptors(network_settings made) {
+constexpr unsigned least_of_each = 4;  // connections to each server, however many there are to others
+
+// Returns the limit on connections to all servers. Each connection through libcurl may use three descriptors.
+std::size_t connections_in_all() noexcept {
   constexpr rlim_t share = 8;
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    made.most_connections = static_cast<unsigned>(std::min<rlim_t>(made.most_connections, limit.rlim_cur / share));
+  const bool is_limited = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_limited ? static_cast<std::size_t>(limit.rlim_cur / share) : ~std::size_t{0};
+}
+
+network_settings within_descriptors(network_settings made) {
+  made.most_connections = static_cast<unsigned>(std::min<std::size_t>(made.most_connections, connections_in_all()));
   return made;
 }
 
@@ -77,6 +84,7 @@ bool network::aside(std::function<void()> what) {
 
 network::network(const network_settings& with)
     : settings_(within_descriptors(with)),
+      most_in_all_(connections_in_all()),
       own_(with),
       stop_(with.stop_requested),
       drawn_(std::random_device{}()),
@@ -181,7 +189,11 @@ network_counts network::counts() const noexcept {
 unsigned network::dials_wanted(origin& to) noexcept {
   const auto wanted = std::min<std::size_t>(to.pace_.wanted(), to.carried_ + to.queue_.size());
   unsigned more = 0;
-  for (; to.lines_ + to.dialing_ < wanted && to.dialing_ < to.dials_at_once(); ++more) ++to.dialing_;
+  const auto may = [&] { return in_all_ < most_in_all_ || to.lines_ + to.dialing_ < least_of_each; };
+  for (; to.lines_ + to.dialing_ < wanted && to.dialing_ < to.dials_at_once() && may(); ++more) {
+    ++to.dialing_;
+    ++in_all_;
+  }
   return more;
 }
 
@@ -242,6 +254,7 @@ void network::dialled(const std::shared_ptr<origin>& to, result<std::unique_ptr<
   {
     const std::lock_guard guard(lock_);
     --to->dialing_;
+    if (!how.ok()) --in_all_;
     const bool is_limit = !how.ok() && !is_for_good && to->lines_ > to->idle_.size();
     if (is_limit) to->pace_.limited(to->lines_ + to->dialing_, clock::now());
     if (!how.ok() && !is_limit) what = to->queue_.pop_front();
@@ -343,10 +356,13 @@ bool network::cancel(fetch& what) noexcept {
 
 // Reduces the number of connections if the server refused a request because there were too many. Returns true if the server serves other
 // requests meanwhile, so that the refusal does not count as a failed attempt of this one.
-bool network::is_one_too_many(const fetch& what, const verdict& how, origin& asked) noexcept {
+bool network::is_one_too_many(fetch& what, const verdict& how, origin& asked) noexcept {
+  const auto now = clock::now();
   const bool serves_others = asked.carried_ > 0 && asked.progress().bytes > what.served_before;
   if (!how.throttled && !(how.crowded && serves_others)) return false;
-  return asked.pace_.throttled(what.asked, clock::now()) && serves_others && patience_with(what).attempts > 1;
+  if (what.refused_since == clock::time_point()) what.refused_since = now;
+  const bool is_free = serves_others && now - what.refused_since < most_refusals && patience_with(what).attempts > 1;
+  return asked.pace_.throttled(what.asked, now) && is_free;
 }
 
 // Decides whether a fetch that did not receive its bytes fails, is queued, or waits.
@@ -360,7 +376,10 @@ void network::ask_again(fetch& what, verdict& how, origin& asked) noexcept {
   const bool is_free = is_one_too_many(what, how, asked);
   if (is_unwanted(what)) how = refused(unwanted());
   if (how.then == verdict::kind::refused) return;
-  if (how.then == verdict::kind::elsewhere) tell_of(network_listener::event::redirect);
+  if (how.then == verdict::kind::elsewhere) {
+    tell_of(network_listener::event::redirect);
+    what.served_before = of.progress().bytes;
+  }
   if (how.then == verdict::kind::later) return put_off(what, how);
   what.put_off_since = {};
   if (how.then != verdict::kind::again) return queue(what, true);
@@ -382,7 +401,7 @@ void network::ask_again(fetch& what, verdict& how, origin& asked) noexcept {
   const auto pause = patient.pause_after(std::max(1U, what.tries), static_cast<unsigned>(drawn_()), how.after);
   what.due = clock::now() + pause;
   if (how.throttled && settings_.told != nullptr) settings_.told->put_off(what.due - pause, what.due);
-  patient.tell({how.http_status, how.error.code(), pause, what.tries, patient.attempts});
+  patient.tell({how.http_status, how.error.code(), pause, std::max(1U, what.tries), patient.attempts});
   wait(what, how);
 }
 
@@ -458,6 +477,7 @@ void network::gone(line& one) noexcept {
     const std::lock_guard guard(lock_);
     std::erase(to->idle_, &one);
     --to->lines_;
+    --in_all_;
     if (auto* const given = std::exchange(one.given, nullptr); given != nullptr) {
       one.by().take_back(one);
       given->on = nullptr;

@@ -90,7 +90,7 @@ class network final : public line_owner {
   fetch* take(line& one) noexcept;
   static void drop_idle(origin& of) noexcept;
   void ask_again(fetch& what, verdict& how, origin& asked) noexcept;
-  [[nodiscard]] bool is_one_too_many(const fetch& what, const verdict& how, origin& asked) noexcept;
+  [[nodiscard]] bool is_one_too_many(fetch& what, const verdict& how, origin& asked) noexcept;
   void put_off(fetch& what, verdict& how) noexcept;
   void wait(fetch& what, verdict& how) noexcept;
   [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // returns how many to start
@@ -102,6 +102,7 @@ class network final : public line_owner {
   [[nodiscard]] status adopt(const std::shared_ptr<origin>& to, std::unique_ptr<sys::web_connection> made);
 
   const network_settings settings_;
+  const std::size_t most_in_all_;  // connections to all servers
   const patience own_;
   const sys::fork_guard fork_;
   std::mutex opening_;  // guards door_
@@ -112,6 +113,7 @@ class network final : public line_owner {
   std::map<std::string, std::shared_ptr<origin>> origins_;  // kept, because they have learned the best number of connections
   fetch_list waiting_;                                      // waiting for a retry; unordered
   std::vector<std::unique_ptr<reactor>> reactors_;
+  std::size_t in_all_ = 0;  // connections that are open or being made
   std::minstd_rand drawn_;
   std::atomic<std::uint64_t> requests_{0};
   std::atomic<std::uint64_t> retries_{0};

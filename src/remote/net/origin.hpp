@@ -58,7 +58,7 @@ class origin final {
   [[nodiscard]] unsigned dials_at_once() const noexcept { return std::min(most_dials, first_dials + 2 * lines_); }
   static constexpr double most_tokens = 500;
   static constexpr unsigned first_dials = 4;  // concurrent, so that one without a response does not block the others
-  static constexpr unsigned most_dials = 32;
+  static constexpr unsigned most_dials = 24;  // fewer than the network's threads, which also serve other servers
   const url at_;
   const std::string address_;
   const std::string host_;

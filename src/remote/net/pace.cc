@@ -66,7 +66,8 @@ bool pace::look(const progress& seen, clock::time_point now) noexcept {
   if (time < std::clamp<clock::duration>(2 * seen.latency, least_window, most_window)) return wanted() > before;
   const bool counts = 4 * window_busy_ >= busy_of_four * window_looks_;
   window_began_ = {};
-  if (counts) judge(static_cast<double>(seen.bytes - window_bytes_) / std::chrono::duration<double>(time).count(), now);
+  if (counts && seen.bytes > window_bytes_)
+    judge(static_cast<double>(seen.bytes - window_bytes_) / std::chrono::duration<double>(time).count(), now);
   return wanted() > before;
 }
 

@@ -147,9 +147,8 @@ class asker {
     for (const auto& each : *headers) asked.headers.push_back({each.name, each.value});
     if (!range.empty()) asked.headers.push_back({"Range", std::string(range)});
     asked.headers.push_back({"Accept-Encoding", "identity"});
-    const auto began = network::clock::now();
     auto answer = by_.exchange(asked, how_.stop_requested);
-    if (answer) by_.meet(what_.address, network::clock::now() - began);
+    if (answer) by_.meet(what_.address, answer->latency);
     return answer;
   }
 
