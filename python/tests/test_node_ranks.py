@@ -18,9 +18,11 @@ library = pytest.importorskip("safetensors.torch", reason="the safetensors libra
 
 import safetensors
 
+import penstock
 from penstock._patch import safe_open as _door_open
 from penstock._patch import tensor_in_file as _in_file
 from penstock._tensors import node_ranks as _node
+from penstock._tensors import sources
 from penstock._tensors.node_ranks import NodePlan, NodeRanks, NodeReads, node_ranks, ranges_of_node
 from penstock._tensors.slices import part_of, picks_of, shard_of
 from penstock._tensors.sources import Source
@@ -212,6 +214,46 @@ def test_local_files_are_not_shared(folder: str) -> None:
         pytest.skip(f"{folder} cannot be written")
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_a_name_that_is_reused_meanwhile_is_not_opened_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("model.safetensors", 1), ("other.safetensors", 2)):
+        library.save_file({"a": torch.full((9,), value)}, tmp_path / name)
+    source = Source(str(tmp_path / "model.safetensors"))
+
+    def replaced(name: str, descriptor: int) -> bool:
+        os.replace(tmp_path / "other.safetensors", name)
+        return True
+
+    monkeypatch.setattr(sources, "_is_near", lambda device: False)
+    monkeypatch.setattr(sources, "is_name_of", replaced)
+    kept = source.in_page_cache()
+    assert kept is not None and os.path.samestat(os.fstat(kept.file.fileno()), os.fstat(source.file.fileno()))
+
+
+def test_a_file_is_read_without_the_node_if_it_cannot_be_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library.save_file({"a": torch.zeros(9)}, tmp_path / "model.safetensors")
+    source = Source(str(tmp_path / "model.safetensors"))
+
+    def refused(*arguments: Any, **options: Any) -> Any:
+        raise penstock.Error("too many open files")
+
+    monkeypatch.setattr(sources, "_is_near", lambda device: False)
+    monkeypatch.setattr(sources._native, "open", refused)
+    assert source.in_page_cache() is None
+
+
+def test_a_shard_that_was_rewritten_since_it_was_fetched_has_its_new_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_is_near", lambda device: False)
+    paths = [tmp_path / f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    for path in paths:
+        library.save_file({"a": torch.zeros(9), "b": torch.zeros(9)}, path)
+    plan, node = NodePlan(), NodeRanks(0, RANKS)
+    assert plan.after(Source(str(paths[0])), node) is not None
+    library.save_file({"c": torch.zeros(9)}, tmp_path / "new")
+    paths[1].write_bytes((tmp_path / "new").read_bytes())  # the same inode
+    reads = plan.reads_of(Source(str(paths[1])), node)
+    assert reads is not None and list(reads.source.header.names) == ["c"]
 
 
 # --- a mount that counts
