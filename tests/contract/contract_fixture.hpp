@@ -215,6 +215,17 @@ inline void drop_cache(const std::string& name, std::uint64_t offset = 0, std::u
   ::close(fd);
 }
 
+// The real doors, without a GPU. A failed request to a server is tried again after a few milliseconds.
+inline core::seams impatient_doors(unsigned attempts) {
+  engine_options options;
+  options.use_cuda = false;
+  auto doors = core::real_seams(options);
+  doors.web.attempts = attempts;
+  doors.web.first_pause = std::chrono::milliseconds(1);
+  doors.web.most_pause = std::chrono::milliseconds(5);
+  return doors;
+}
+
 // The real doors, and further paths.
 inline core::seams doors_with(const engine_options& options, std::vector<const path::declaration*> further_paths) {
   auto doors = core::real_seams(options);

@@ -38,12 +38,7 @@ constexpr std::uint64_t seed = 21;
 constexpr std::uint64_t block = source::remote::cache_block_bytes;
 
 core::seams quick_doors(std::shared_ptr<sys::kernel> kernel = nullptr) {
-  engine_options options;
-  options.use_cuda = false;
-  auto doors = core::real_seams(options);
-  doors.web.attempts = 4;
-  doors.web.first_pause = 1ms;
-  doors.web.most_pause = 5ms;
+  auto doors = impatient_doors(4);
   if (kernel != nullptr) doors.kernel = std::move(kernel);
   return doors;
 }

@@ -26,16 +26,6 @@ using then = web_server::then;
 constexpr std::size_t size = 48 * mib;
 constexpr unsigned many = 32;
 
-core::seams real_doors() {
-  engine_options options;
-  options.use_cuda = false;
-  auto doors = core::real_seams(options);
-  doors.web.attempts = 3;
-  doors.web.first_pause = 1ms;
-  doors.web.most_pause = 5ms;
-  return doors;
-}
-
 // Counts the requests for bytes that a server is answering.
 class crowd {
  public:
@@ -100,7 +90,7 @@ class remote_connections : public ::testing::Test {
   }
   bytes content_ = pattern::make(size, 9);
   web_server server_{content_};
-  open_house house_{{}, real_doors()};
+  open_house house_{{}, impatient_doors(3)};
 };
 
 // Each request is answered only once there are that many: with fewer connections, the read would wait for 20 s.
@@ -203,7 +193,7 @@ TEST(connections_of_an_engine, leave_descriptors_to_the_program) {
         return std::nullopt;
       });
     }
-    open_house house{{}, real_doors()};
+    open_house house{{}, impatient_doors(3)};
     std::vector<bytes> memory(servers.size(), bytes(size));
     std::vector<file> files;
     std::vector<operation> reads;

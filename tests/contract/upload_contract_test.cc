@@ -20,16 +20,6 @@ using then = web_server::then;
 
 constexpr std::size_t size = 19 * mib + 77;
 
-core::seams quick_doors() {
-  engine_options options;
-  options.use_cuda = false;
-  auto doors = core::real_seams(options);
-  doors.web.attempts = 4;
-  doors.web.first_pause = 1ms;
-  doors.web.most_pause = 5ms;
-  return doors;
-}
-
 enum class kind { call, future, batch };
 
 struct served {
@@ -69,7 +59,7 @@ struct served {
     return there && there->size() == content.size() && std::memcmp(there->data(), content.data(), content.size()) == 0;
   }
   object_store store;
-  open_house house{{}, quick_doors()};
+  open_house house{{}, impatient_doors(4)};
 };
 
 using place_and_kind = std::tuple<memory_place, kind>;

@@ -56,7 +56,7 @@ TEST_F(paced, a_server_that_takes_long_to_respond_gets_more_requests_at_first) {
   EXPECT_EQ(near.wanted(), pace::least);
   EXPECT_EQ(near.expected(), pace::least);
   near.meet(30ms);
-  EXPECT_EQ(near.wanted(), pace::least) << "only the first time counts";
+  EXPECT_EQ(near.wanted(), pace::least) << "only the first response counts";
 }
 
 TEST_F(paced, the_first_response_shows_that_a_server_takes_long) {
@@ -128,9 +128,9 @@ TEST_F(paced, a_server_that_still_refuses_is_asked_less_and_less) {
     now_ += 1ms;
     EXPECT_EQ(pace_.wanted(), left);
   }
-  EXPECT_FALSE(pace_.throttled(now_ + 1ms, now_ + 2ms)) << "fewer than one is none";
+  EXPECT_FALSE(pace_.throttled(now_ + 1ms, now_ + 2ms)) << "there is always at least one connection";
   serve(10s, 85, 1000);
-  EXPECT_EQ(pace_.wanted(), 128U) << "few are not kept for long";
+  EXPECT_EQ(pace_.wanted(), 128U) << "the number grows again after a while";
 }
 
 TEST_F(paced, no_more_are_wanted_than_the_server_accepts) {

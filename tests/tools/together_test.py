@@ -63,7 +63,7 @@ class together(unittest.TestCase):
         self.assertEqual(sorted(map(len, shares)), [2, 2, 3])
         self.assertEqual(set().union(*shares), set(cases))
 
-    def test_what_does_not_pass_in_company_counts_alone(self):
+    def test_a_case_that_fails_beside_others_runs_again_on_its_own(self):
         for case in ("likes_to_be_alone", "needs_to_be_alone"):
             with self.subTest(case):
                 status, found, output = self.outcomes("a", case, "b")

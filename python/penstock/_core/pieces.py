@@ -13,7 +13,7 @@ from .errors import Cancelled, Error, ShortRead
 from .futures import as_completed, wait
 from .urls import is_url
 
-__all__ = ["Batch", "Control", "Piece", "Progress", "ROWS_IN_FLIGHT", "Rows", "merged", "move_batches", "move_pieces", "remade", "rows_of"]
+__all__ = ["Batch", "Control", "GAP_BYTES", "Piece", "Progress", "ROWS_IN_FLIGHT", "Rows", "merged", "move_batches", "move_pieces", "remade", "rows_of"]
 
 _T = TypeVar("_T")
 Progress = Callable[[int, int], object]  # called with the bytes done and the total bytes
@@ -23,7 +23,7 @@ _STEP_BYTES = 64 << 20
 
 # From a server, neighbouring small pieces in host memory are read with one request, because each request costs a round trip.
 _SMALL_BYTES = 1 << 20  # larger pieces are read directly
-_GAP_BYTES = 64 << 10  # a longer gap is not worth reading
+GAP_BYTES = 64 << 10  # a longer gap between ranges on a server is not worth reading
 _ROW_BYTES = 8 << 20  # limit for one request
 _ROWS_BYTES = 64 << 20  # limit for rows that are started together
 ROWS_IN_FLIGHT = 4  # limit for groups of rows that are read at the same time
@@ -210,7 +210,7 @@ class Rows:
 def rows_of(pieces: Sequence[Piece]) -> tuple[list[Piece], Iterator[list[list[Piece]]]]:
     """Returns the pieces to read directly, and groups of rows. A row is small pieces to read with one request; the rows of a group start together."""
     small = sorted((each for each in pieces if _is_small(each)), key=lambda each: each.offset)
-    rows = merged(small, lambda each: (each.offset, each.nbytes), _GAP_BYTES, _ROW_BYTES)
+    rows = merged(small, lambda each: (each.offset, each.nbytes), GAP_BYTES, _ROW_BYTES)
     alone = [row[0] for row in rows if len(row) == 1]
     together = in_batches((row for row in rows if len(row) > 1), _ROWS_BYTES, _span)
     return [*(each for each in pieces if not _is_small(each)), *alone], together

@@ -6,16 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .. import _native
-from .pieces import merged
+from .pieces import GAP_BYTES, merged
 from .urls import is_url
 
 __all__ = ["Part", "Window", "held_bytes", "windows_of"]
 
 _EDGES = (4096, 4096)  # bytes to read at the start and at the end of each part
 _WHOLE_BYTES_FAR = 1 << 20  # parts up to this size are read whole from a server, because each request costs a round trip
-# Gaps up to this size are read too.
-_GAP_BYTES = 0
-_GAP_BYTES_FAR = 64 << 10
 _MOST_BYTES = 64 << 20  # limit for one request
 
 
@@ -117,7 +114,7 @@ def windows_of(parts: Sequence[Part], edges: tuple[int, int] = _EDGES) -> list[W
 
 def _grouped(file: Any, ranges: list[Any]) -> list[list[Any]]:
     """Groups tuples that begin with an offset and a size. Each group is to be read with one request."""
-    return merged(sorted(ranges, key=lambda each: each[0]), lambda each: each[:2], _GAP_BYTES_FAR if is_url(file.name) else _GAP_BYTES, _MOST_BYTES)
+    return merged(sorted(ranges, key=lambda each: each[0]), lambda each: each[:2], GAP_BYTES if is_url(file.name) else 0, _MOST_BYTES)
 
 
 def _end_of(group: list[Any]) -> int:

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 from .. import _native
 from .._core.errors import Error, InvalidArgument, ShortRead
 from .._core.futures import FIRST_EXCEPTION, wait
-from .._core.urls import is_url
 from .errors import listed
 from .slices import Part
 from .sources import Source
@@ -142,7 +141,7 @@ class Reads:
             return
         if copies:
             ranges = ranges.cut(_handed_on_bytes)
-        elif is_url(source.file.name) and _native.describe(memory)["kind"] != "device":  # the library itself merges reads into devices
+        elif _native.is_url(source.name) and _native.describe(memory)["kind"] != "device":  # the library itself merges reads into devices
             ranges = self._start_rows(source, memory, ranges)
             if not ranges.sizes:
                 return

@@ -11,7 +11,6 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import Error, InvalidArgument, NotFound
-from .._core.urls import opened_together
 from .errors import SafetensorError, meant, of_file
 from .header import Header, read_header
 
@@ -198,6 +197,10 @@ def _opened(names: list[str], devices: Iterable[str], storage_options: StorageOp
 
     def open_one(name: str) -> Source:
         return Source(name, devices, storage_options=storage_options if _native.is_url(name) or not some_far else None)
+
+    if not some_far:
+        return map(open_one, names)
+    from .._core.urls import opened_together
 
     return opened_together(names, open_one, lambda source: source.file.close())
 

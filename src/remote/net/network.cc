@@ -356,7 +356,7 @@ bool network::cancel(fetch& what) noexcept {
 
 // Reduces the number of connections if the server refused a request because there were too many. Returns true if the server serves other
 // requests meanwhile, so that the refusal does not count as a failed attempt of this one.
-bool network::is_one_too_many(fetch& what, const verdict& how, origin& asked) noexcept {
+bool network::note_refusal(fetch& what, const verdict& how, origin& asked) noexcept {
   const auto now = clock::now();
   const bool serves_others = asked.carried_ > 0 && asked.progress().bytes > what.served_before;
   if (!how.throttled && !(how.crowded && serves_others)) return false;
@@ -373,7 +373,7 @@ void network::ask_again(fetch& what, verdict& how, origin& asked) noexcept {
   }
   auto& of = *what.at;
   if (how.throttled) throttled_.fetch_add(1, std::memory_order_relaxed);
-  const bool is_free = is_one_too_many(what, how, asked);
+  const bool is_free = note_refusal(what, how, asked);
   if (is_unwanted(what)) how = refused(unwanted());
   if (how.then == verdict::kind::refused) return;
   if (how.then == verdict::kind::elsewhere) {

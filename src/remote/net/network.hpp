@@ -90,7 +90,7 @@ class network final : public line_owner {
   fetch* take(line& one) noexcept;
   static void drop_idle(origin& of) noexcept;
   void ask_again(fetch& what, verdict& how, origin& asked) noexcept;
-  [[nodiscard]] bool is_one_too_many(fetch& what, const verdict& how, origin& asked) noexcept;
+  [[nodiscard]] bool note_refusal(fetch& what, const verdict& how, origin& asked) noexcept;
   void put_off(fetch& what, verdict& how) noexcept;
   void wait(fetch& what, verdict& how) noexcept;
   [[nodiscard]] unsigned dials_wanted(origin& to) noexcept;  // returns how many to start
