@@ -155,8 +155,17 @@ std::shared_ptr<batch> batch_state::first_running() {
 }
 
 void batch_state::cancel() noexcept {
-  const std::lock_guard guard(running_lock_);
+  const std::lock_guard running_guard(running_lock_);
   for (auto& each : running_) each->cancel();
+  for (auto& each : running_) (void)each->wait();
+  running_.clear();
+  {
+    const std::lock_guard guard(inner_->lock);
+    inner_->outstanding -= inner_->events.size();
+    inner_->events.clear();
+    inner_->enough = inner::nobody;
+  }
+  inner_->changed.notify_all();
 }
 
 void batch_state::stop() noexcept {

@@ -39,9 +39,10 @@ class batch_state {
   // Waits until at least at_least events (or all outstanding ones, if fewer) have arrived or the timeout has passed, and takes up to
   // out.size() of them. With a timeout, this thread does not help the engine, so that the call returns in time.
   std::size_t collect(std::size_t at_least, std::span<CUfileIOEvents_t> out, std::optional<clock::duration> timeout);
-  // Does not block.
+  // Cancels running entries, waits until the engine no longer uses the caller's memory, and drops all events, as NVIDIA's library does:
+  // KvikIO's example basic_io requires an empty status list after cancelling.
   void cancel() noexcept;
-  // Like cancel(), but also cancels later submissions.
+  // Cancels running entries and later submissions. Their events can be collected. Does not block.
   void stop() noexcept;
 
  private:

@@ -168,7 +168,7 @@ TEST_F(cufile_batch_test, time_limits_that_are_none_do_not_fail) {
   cuFileBatchIODestroy(batch);
 }
 
-TEST_F(cufile_batch_test, cancelling_ends_every_entry_with_an_event) {
+TEST_F(cufile_batch_test, cancelling_leaves_no_events_and_room_for_new_entries) {
   constexpr unsigned count = 16;
   const auto file = handle_of(make_file("x", 16 * mib), O_RDONLY);
   const auto memory = device_memory(count * mib);
@@ -180,9 +180,14 @@ TEST_F(cufile_batch_test, cancelling_ends_every_entry_with_an_event) {
   }
   ASSERT_EQ(cuFileBatchIOSubmit(batch, count, entries.data(), 0).err, CU_FILE_SUCCESS);
   EXPECT_EQ(cuFileBatchIOCancel(batch).err, CU_FILE_SUCCESS);
-  for (const auto& event : collect(batch, count)) {
-    EXPECT_TRUE(event.status == CUFILE_CANCELED || (event.status == CUFILE_COMPLETE && event.ret == mib));
-  }
+  std::array<CUfileIOEvents_t, count> events{};
+  unsigned got = count;
+  EXPECT_EQ(cuFileBatchIOGetStatus(batch, count, &got, events.data(), nullptr).err, CU_FILE_SUCCESS);
+  EXPECT_EQ(got, 0U);
+  store(memory.data(), pattern::make(count * mib, file_seed + 1));
+  ASSERT_EQ(cuFileBatchIOSubmit(batch, count, entries.data(), 0).err, CU_FILE_SUCCESS);
+  for (const auto& event : collect(batch, count)) EXPECT_TRUE(event.status == CUFILE_COMPLETE && event.ret == mib);
+  expect_pattern(memory.data(), count * mib, 0);
   EXPECT_EQ(cuFileBatchIOCancel(nullptr).err, CU_FILE_SUCCESS);
   cuFileBatchIODestroy(batch);
 }
