@@ -215,6 +215,14 @@ def test_the_statuses_to_ask_again_after(capfd):
     assert lines_of(capfd) == ["KvikIO: Got HTTP code 418. Retrying after 500ms (attempt 1 of 3)."]
 
 
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_an_overloaded_server_is_not_asked_by_get_after_head(status):
+    faults = Faults(times=1, status=status, sizes_too=True)
+    with serving(faults) as url, defaults.set("http_status_codes", [418]), pytest.raises(RuntimeError, match=str(status)):
+        RemoteFile.open_http(url)
+    assert faults.asked == 1
+
+
 def test_files_of_penstock_itself_print_nothing_and_have_their_own_rules(capfd):
     with serving(Faults(times=3)) as url, penstock.open(url) as file:
         assert file.read_into(bytearray(100)) == 100

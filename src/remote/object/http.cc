@@ -50,9 +50,12 @@ bool is_success(int status) noexcept { return status == 200 || status == 206; }
 // S3 supports HEAD, so its 404 is final. Other servers may respond to HEAD with 404 and still serve the object to GET.
 bool is_answer_of_s3(const sys::web_answer& answer) { return !answer.header("x-amz-request-id").empty(); }
 
+// The server or a proxy is overloaded, so the status does not depend on the method.
+bool is_overloaded(int status) noexcept { return status == 429 || status == 502 || status == 503 || status == 504; }
+
 // Returns true if the next way may provide more than this response.
 bool next_may_tell(way asked, const sys::web_answer& answer) {
-  if (answer.status == 404 && is_answer_of_s3(answer)) return false;
+  if (is_overloaded(answer.status) || (answer.status == 404 && is_answer_of_s3(answer))) return false;
   const bool is_redirect = answer.status >= 300 && answer.status < 400;
   if (is_redirect || asked == way::whole || size_of(answer, asked == way::head)) return false;
   return asked == way::head || answer.status == 206 || answer.status == 416;
