@@ -45,6 +45,8 @@ FASTSAFETENSORS = Needs(modules=("torch", "fastsafetensors"), gpu=True)
 NIXL = ("numpy", "nvidia-cuda-runtime-cu12")  # without PyTorch, which NIXL lists as a dependency but does not need
 KVIKIO = ("kvikio-cu13==26.10.0", "libkvikio-cu13==26.10.0", "rapids-logger==0.3.0", "cuda-pathfinder", "packaging")
 CUCIM = ("cucim-cu13==26.10.0", "lazy-loader")
+CUDF_PARTS = ("rmm-cu13==26.10.0", "librmm-cu13==26.10.0", "nvidia-libnvcomp-cu13==5.3.0.16", "nvidia-nvjitlink>=13.3,<14", "nvtx")
+CUDF = ("cuda-bindings>=13.0.1,<14", "pylibcudf-cu13==26.10.0", "libcudf-cu13==26.10.0", *CUDF_PARTS, *KVIKIO)
 INSTANTTENSOR = Needs(bare=("instanttensor==0.2.2", "safetensors"), modules=("torch",), gpu=True, large=True)
 DALI = ("nvidia-dali-cuda130==2.4.0", "astunparse", "gast", "six", "optree", "nvtx", "makefun", "libcst", "pyyaml")
 PYTORCH = Source("pytorch/pytorch", "v2.11.0", ("test/test_cuda.py",))
@@ -80,6 +82,7 @@ CLIENTS = (
     Client("kvikio_cpp", kvikio_cpp.run, compiled(kvikio_cpp.SOURCE, bare=KVIKIO), "libkvikio-cu13"),
     Client("torch_gds_tests", script("torch_gds_tests.py", file_of=PYTORCH), TORCH_TESTS, "test_cuda.py of PyTorch 2.11.0"),
     Client("cucim", script("cucim_client.py"), Needs(bare=CUCIM, modules=("cupy",), gpu=True, large=True), "cucim-cu13"),
+    Client("cudf", script("cudf_client.py"), Needs(bare=CUDF, modules=("cupy",), gpu=True, large=True), "pylibcudf-cu13"),
     Client("instanttensor", script("instanttensor_client.py"), INSTANTTENSOR, "instanttensor"),
     Client("dali", script("dali_client.py"), Needs(bare=DALI, modules=("cupy",), gpu=True, large=True), "nvidia-dali-cuda130"),
     Client("deepspeed_gds", deepspeed_gds.run, deepspeed_gds.NEEDS, "DeepSpeed 0.19.6", 900),
