@@ -251,7 +251,7 @@ def test_blocks_of_another_model_layout_or_release_are_not_found(vllm: Any, engi
     assert first.stored(keys, [0, 1, 2])
     first.tier.shutdown()
     with monkeypatch.context() as patch:
-        patch.setattr(vllm.tier.vllm, "__version__", other.get("version", vllm.tier.vllm.__version__))
+        patch.setattr(sys.modules["vllm"], "__version__", other.get("version", sys.modules["vllm"].__version__))
         second = engine(memory=filled(ROWS, other.get("row_bytes", ROW)), config=config_of(vllm, **other), namespace=other.get("namespace", ""))
         assert second.hits(keys) == [False] * 3
     second.tier.shutdown()

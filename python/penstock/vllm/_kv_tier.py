@@ -12,31 +12,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
-import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-import vllm  # type: ignore[import-not-found,unused-ignore]
 from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, RequestOffloadingContext  # type: ignore[import-not-found,unused-ignore]
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager  # type: ignore[import-not-found,unused-ignore]
 
-from .. import kv
-from .._core.kv_adapters import check_settings, tried, warn_of_errors
+from .._core.kv_adapters import tried, warn_of_errors
 from .._native import Future
+from ._kv_store import identity_of, open_store, options_of
 
 __all__ = ["PenstockTier"]
 
 _WHERE = "the secondary tier penstock"
-_OPTIONS: dict[str, Any] = {"max_store_bytes": None, "namespace": "", "keep_on_reset": False}
-_WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".gguf", ".json")
 _RESULT_FIELDS = {field.name for field in dataclasses.fields(JobResult)}  # vLLM 0.31 added transfer_bytes
 
 _tried = functools.partial(tried, "vLLM")
-Item = tuple[bytes, memoryview]
 
 
 class PenstockTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]
@@ -74,14 +67,14 @@ class PenstockTier(SecondaryTierManager):  # type: ignore[misc,unused-ignore]
             raise ValueError(f"{_WHERE} requires vLLM 0.29 or later")
         self._rows = primary_kv_view.cast("B")
         self._row_bytes = len(self._rows) // len(primary_kv_view)
-        options = _options(settings, self._row_bytes)
+        options = options_of(settings, self._row_bytes, _WHERE)
         self._max_store_bytes: int = options["max_store_bytes"] or max(self._row_bytes, len(self._rows) // 2)
         self._keep_on_reset: bool = options["keep_on_reset"]
-        self._prefix = _identity(config, self._row_bytes, options["namespace"])
+        self._prefix = identity_of(config, options["namespace"], row_bytes=self._row_bytes)
         self._jobs: list[_Job] = []
         self._store_bytes = 0  # bytes in the puts of these jobs
         self._unreadable: set[bytes] = set()  # keys that could not be read: vLLM would look them up and load them again and again
-        self._store = _opened(settings, config.parallel.data_parallel_index, self._row_bytes)
+        self._store = open_store(settings, f"dp{config.parallel.data_parallel_index}", self._row_bytes, _WHERE)
 
     def on_new_request(self, req_context: Any) -> Any:
         """Returns vLLM's default policy: each block is stored when it is computed."""
@@ -191,49 +184,6 @@ class _Job:
         self.is_complete = True
         self.started = time.monotonic()
         self.future: Future[list[Any]] | None = None
-
-
-def _options(settings: dict[str, Any], row_bytes: int) -> dict[str, Any]:
-    """Checks the settings, and removes those that are not the store's. Returns the removed ones."""
-    check_settings(settings, _WHERE, tuple(_OPTIONS))
-    if not isinstance(settings.get("folder"), str) or not settings["folder"]:
-        raise ValueError(f'{_WHERE} must set "folder", the store\'s directory')
-    options = {name: settings.pop(name, default) for name, default in _OPTIONS.items()}
-    limit = options["max_store_bytes"]
-    if limit is not None and (type(limit) is not int or limit < row_bytes):
-        raise ValueError(f"max_store_bytes in {_WHERE} is {limit!r}; it must be a number of bytes, at least {row_bytes:,}, the size of one block")
-    for name, kind, article in (("namespace", str, "a string"), ("keep_on_reset", bool, "true or false")):
-        if not isinstance(options[name], kind):
-            raise ValueError(f"{name} in {_WHERE} is {options[name]!r}; it must be {article}")
-    return options
-
-
-def _identity(config: Any, row_bytes: int, namespace: str) -> bytes:
-    """Returns a prefix for keys. It differs between models, layouts of blocks and vLLM releases, but not between engines with the same blocks."""
-    fields = dataclasses.asdict(dataclasses.replace(config, engine_id="", extra_config={}))
-    fields.pop("enable_kv_cache_events", None)
-    fields["model"].pop("max_model_len", None)
-    fields["parallel"] = {name: value for name, value in fields["parallel"].items() if not name.startswith("data_parallel_")}
-    fields |= {"vllm": vllm.__version__, "row_bytes": row_bytes, "namespace": namespace, "files": _weight_files(config.model.name)}
-    return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).digest()
-
-
-def _weight_files(model: str) -> list[tuple[str, int, int]]:
-    """Returns the names, sizes and times of a local model's files, which change with its weights. For other models, returns an empty list."""
-    if not os.path.isdir(model):
-        return []
-    stats = [(entry.name, entry.stat()) for entry in os.scandir(model) if entry.name.endswith(_WEIGHT_FILES)]
-    return sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
-
-
-def _opened(settings: dict[str, Any], replica: int, row_bytes: int) -> kv.Store:
-    os.makedirs(settings["folder"], mode=0o700, exist_ok=True)
-    store = kv.Store(**{**settings, "folder": os.path.join(settings["folder"], f"dp{replica}")})
-    capacity = store.stats().capacity_bytes
-    if capacity < row_bytes:
-        store.close()
-        raise ValueError(f"capacity_bytes in {_WHERE} is {capacity:,}, which is less than the size of one block, {row_bytes:,} bytes")
-    return store
 
 
 def __dir__() -> list[str]:
