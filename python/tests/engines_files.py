@@ -67,7 +67,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 # Libraries that engines import and the tests have no use for.
-_LIBRARIES = "accelerate aiofiles cachetools filelock gguf huggingface_hub msgspec orjson psutil pydantic regex runai_model_streamer fastsafetensors triton zmq PIL packaging sortedcontainers".split()
+_LIBRARIES = "accelerate aiofiles cachetools filelock gguf huggingface_hub msgspec orjson prometheus_client psutil pydantic regex runai_model_streamer fastsafetensors triton zmq PIL packaging sortedcontainers".split()
 
 
 @contextlib.contextmanager

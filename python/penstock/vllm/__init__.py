@@ -1,7 +1,7 @@
-"""vLLM's load format "penstock" (`vllm serve MODEL --load-format penstock`), and the secondary tier "penstock" for its KV offloading.
+"""vLLM's load format "penstock" (`vllm serve MODEL --load-format penstock`), and the secondary tier "penstock" and "PenstockSpec" for its KV offloading.
 
 vLLM finds `register()` through the entry point "penstock" in the group vllm.general_plugins, and calls it in each of its processes. Importing this
-module does not import vLLM. docs/guides/engines.md describes the loader and the tier.
+module does not import vLLM. docs/guides/engines.md describes the loader, the tier and the spec.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Registers the load format and the secondary tier "penstock" with vLLM. Further calls do nothing.
+    """Registers the load format and the secondary tier "penstock", and the spec "PenstockSpec", with vLLM. Further calls do nothing.
 
     If the loaders in this vLLM release differ from those that Penstock supports, vLLM starts without the format, and the logger "penstock" logs a
     warning.
@@ -22,6 +22,10 @@ def register() -> None:
         from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 
         SecondaryTierFactory.register_tier("penstock", "penstock.vllm._kv_tier", "PenstockTier")
+    with contextlib.suppress(ImportError, AttributeError, ValueError):
+        from vllm.v1.kv_offload.factory import OffloadingSpecFactory
+
+        OffloadingSpecFactory.register_spec("PenstockSpec", "penstock.vllm._gpu_spec", "PenstockSpec")
     try:
         from ._loader import registered
     except (ImportError, AttributeError) as problem:

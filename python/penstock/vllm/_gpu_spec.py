@@ -1,0 +1,432 @@
+"""A spec for vLLM's OffloadingConnector, which moves KV blocks between GPU memory and key-value stores (`penstock.kv`), without a CPU tier.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"spec_name": "PenstockSpec", "penstock": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}}'
+
+Each worker of vLLM has its own store, which contains its part of each block. vLLM's scheduler reads the indexes of these stores, and sends the workers
+the names of the blocks to store and load. Importing this module imports vLLM. docs/guides/engines.md describes how vLLM uses the stores.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1 import base as connectors  # type: ignore[import-not-found,unused-ignore]
+from vllm.v1.kv_offload.base import (  # type: ignore[import-not-found,unused-ignore]
+    LoadStoreSpec,
+    LookupResult,
+    OffloadingManager,
+    OffloadingSpec,
+    OffloadingWorker,
+    PrepareStoreOutput,
+    RequestOffloadingContext,
+    TransferResult,
+)
+
+from .. import kv
+from .._core.errors import NotFound
+from .._core.kv_adapters import LOG, tried, warn_of_errors
+from .._native import Future, Pointer
+from ._kv_store import identity_of, open_store, options_of
+
+__all__ = ["PenstockSpec"]
+
+_WHERE = '"penstock" in kv_connector_extra_config'
+_MAX_STORE_BYTES = 4 << 30
+_MAX_USED = 4096  # blocks per message that are marked as used
+_MAX_LOADS = 16  # loads per request, after which the rest is computed: a block that can neither be read nor dropped would be loaded again and again
+
+_tried = functools.partial(tried, "vLLM")
+
+
+class PenstockSpec(OffloadingSpec):  # type: ignore[misc,unused-ignore]
+    """vLLM's scheduler and each of its workers have one.
+
+    Settings, in "penstock" in kv_connector_extra_config:
+
+    - `folder`, `capacity_bytes`, `durable`, `checksums`: as for `penstock.kv.Store`. All workers of a data-parallel replica share the capacity. All
+      must see the same folder, also on several hosts.
+    - `max_store_bytes`: the maximum number of bytes in each worker's GPU memory that wait to be stored; further blocks are not stored. The default is
+      4 GiB. vLLM waits for stores before it reuses their memory.
+    - `namespace`, `keep_on_reset`: as for `PenstockTier`.
+
+    Raises: ValueError for other settings, and the errors of `penstock.kv.Store`. Later errors are not raised: a block that cannot be stored is
+    skipped, a block that cannot be loaded is computed (or fails its request, if kv_load_failure_policy is "fail"), and the logger "penstock" logs a
+    warning.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        if not hasattr(config, "kv_cache_layout"):
+            raise ValueError("PenstockSpec requires vLLM 0.29 or later")
+        if getattr(config, "canonical_layout", False):
+            raise ValueError("PenstockSpec does not support canonical_layout; remove it from kv_connector_extra_config")
+        settings = config.extra_config.get("penstock")
+        if not isinstance(settings, dict):
+            raise ValueError(f"{_WHERE} must be an object with the store's folder and capacity_bytes")
+        self.replicated_layout = getattr(config, "replicated_layout", False)  # each worker has the same bytes: the first one stores them
+        self._ranks = 1 if self.replicated_layout else config.parallel.world_size
+        self._block_bytes = max(1, config.worker_kv_bytes_per_block * config.cache.blocks_per_chunk)
+        self._settings = dict(settings)
+        self._options = options_of(self._settings, self._block_bytes, _WHERE)
+        if isinstance(self._settings.get("capacity_bytes"), int):
+            self._settings["capacity_bytes"] //= self._ranks
+        self._manager: _Manager | None = None
+        self._worker: _Worker | None = None
+
+    def get_manager(self) -> Any:
+        """Returns the scheduler's manager."""
+        if self._manager is None:
+            limit = (self._options["max_store_bytes"] or max(self._block_bytes, _MAX_STORE_BYTES)) // self._block_bytes
+            prefix = identity_of(self.config, self._options["namespace"], spec="PenstockSpec")
+            stores = [f"{self._settings['folder']}/{self._store_name(rank)}" for rank in range(self._ranks)]
+            self._manager = _Manager(stores, prefix, limit, self._options["keep_on_reset"])
+        return self._manager
+
+    def get_worker(self, kv_caches: Any) -> Any:
+        """Returns the worker's part, which opens its store."""
+        if self._worker is None:
+            rank = self.config.parallel.rank
+            name = self._store_name(0 if self.replicated_layout else rank)
+            if self.replicated_layout and rank != 0:
+                folder = f"{self._settings['folder']}/{name}"
+                self._worker = _Worker(kv_caches, self.blocks_per_chunk, lambda _: kv.Store(folder, read_only=True), is_writer=False)
+            else:
+                self._worker = _Worker(kv_caches, self.blocks_per_chunk, lambda block: open_store(self._settings, name, block, _WHERE), is_writer=True)
+        return self._worker
+
+    def _store_name(self, rank: int) -> str:
+        return f"dp{self.config.parallel.data_parallel_index}-rank{rank}of{self._ranks}"
+
+
+@dataclasses.dataclass
+class PenstockBlocks(LoadStoreSpec):  # type: ignore[misc,unused-ignore]
+    """The scheduler's message to the workers. `names`: the store's keys of the blocks to move. `used`: keys of other blocks that were used,
+    most recently used first."""
+
+    names: list[bytes]
+    used: list[bytes]
+
+
+class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
+    """The scheduler's part. A block exists if it is in the indexes of all stores, which contain only completely written blocks."""
+
+    def __init__(self, folders: list[str], prefix: bytes, max_storing: int, keep_on_reset: bool) -> None:
+        self._stores: dict[str, kv.Store | None] = dict.fromkeys(folders)
+        self._prefix = prefix
+        self._max_storing = max_storing
+        self._keep_on_reset = keep_on_reset
+        self._storing: set[bytes] = set()
+        self._used: dict[bytes, None] = {}  # most recently used last
+        self._loads: dict[str, int] = {}  # of each request
+        if not self._open():
+            LOG.warning("vLLM: no blocks can be loaded, because %s is missing; all hosts must see the same folder", folders[-1])
+
+    def on_new_request(self, req_context: Any) -> Any:
+        """Returns vLLM's default policy: each block is stored when it is computed."""
+        self._open()
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: Any) -> None:
+        self._loads.pop(req_context.req_id, None)
+
+    def lookup(self, key: bytes, req_context: Any) -> Any:
+        is_hit = self._loads.get(req_context.req_id, 0) < _MAX_LOADS and self._exist([self._prefix + key])[0]
+        return LookupResult.HIT if is_hit else LookupResult.MISS
+
+    def get_load_source(self, key: bytes, req_context: Any) -> Any:
+        from vllm.v1.metrics.cache_hit_source import CacheHitSource  # type: ignore[import-not-found,unused-ignore]  # vLLM 0.32 added this
+
+        return CacheHitSource.DISK
+
+    def touch(self, keys: Collection[bytes], req_context: Any) -> None:
+        """Marks blocks as used, the first one most recently, when the workers receive the next message."""
+        for key in reversed(list(keys)):
+            self._used.pop(self._prefix + key, None)
+            self._used[self._prefix + key] = None
+
+    def prepare_load(self, keys: Collection[bytes], req_context: Any) -> Any:
+        self._loads[req_context.req_id] = self._loads.get(req_context.req_id, 0) + 1
+        return self._message(keys)
+
+    def prepare_store(self, keys: Collection[bytes], req_context: Any) -> Any:
+        """Accepts the first of the new blocks, as long as not too many wait. Returns None if none can be accepted, and vLLM tries again."""
+        others = [key for key in keys if self._prefix + key not in self._storing]
+        exist = self._exist([self._prefix + key for key in others])
+        self.touch([key for key, found in zip(others, exist) if found], req_context)
+        new = [key for key, found in zip(others, exist) if not found]
+        accepted = new[: max(0, self._max_storing - len(self._storing))]
+        if new and not accepted:
+            return None
+        self._storing.update(self._prefix + key for key in accepted)
+        return PrepareStoreOutput(keys_to_store=accepted, store_spec=self._message(accepted), evicted_keys=[])
+
+    def complete_store(self, keys: Collection[bytes], req_context: Any, success: bool = True) -> None:
+        self._storing.difference_update(self._prefix + key for key in keys)
+
+    def reset_cache(self) -> None:
+        """Unless `keep_on_reset` is set, earlier blocks are not used again until vLLM restarts, because they may belong to old weights."""
+        if not self._keep_on_reset:
+            self._prefix = secrets.token_bytes(len(self._prefix))
+        self._storing.clear()
+        self._used.clear()
+
+    def shutdown(self) -> None:
+        for folder, store in self._stores.items():
+            if store is not None:
+                store.close()
+            self._stores[folder] = None
+
+    def _message(self, keys: Collection[bytes]) -> PenstockBlocks:
+        used, self._used = (list(reversed(self._used))[:_MAX_USED], {}) if keys else ([], self._used)
+        return PenstockBlocks([self._prefix + key for key in keys], used)
+
+    def _open(self) -> bool:
+        """Opens the stores that the workers created since the last call. Returns False if some are missing."""
+        for folder, store in self._stores.items():
+            if store is None:
+                self._stores[folder] = _tried("open the store of a worker", functools.partial(_existing, folder), None)
+        return None not in self._stores.values()
+
+    def _exist(self, names: list[bytes]) -> list[bool]:
+        """Returns whether each block is in all stores."""
+        exist = [None not in self._stores.values()] * len(names)
+        for store in self._stores.values():
+            if any(exist) and store is not None:
+                found = _tried("look up blocks", functools.partial(store.exists, names), [False] * len(names))
+                exist = [one and other for one, other in zip(exist, found)]
+        return exist
+
+
+def _existing(folder: str) -> kv.Store | None:
+    with contextlib.suppress(NotFound):
+        return kv.Store(folder, read_only=True)
+    return None
+
+
+class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
+    """A worker's part. One thread waits until a GPU has computed the blocks, or finished with the memory that they are loaded into, and then starts
+    the put or get.
+    """
+
+    def __init__(self, kv_caches: Any, blocks_per_chunk: int, open_store: Callable[[int], kv.Store], is_writer: bool) -> None:
+        tensors = [each.tensor for each in kv_caches.tensors]
+        self._device = tensors[0].device
+        self._per_chunk = blocks_per_chunk
+        self._is_writer = is_writer
+        self._groups = [[_Pages(tensors[ref.tensor_idx], ref.page_size_bytes) for ref in refs] for refs in kv_caches.group_data_refs]
+        self._largest = max(sum(page.bytes for page in pages) for pages in self._groups) * blocks_per_chunk
+        # For blocks of a chunk that vLLM does not store or load: zeros to store, and memory to load into. Memory from PyTorch's cache may still be in use
+        # by a GPU, so it is allocated once.
+        self._zeros, self._unused = (torch.zeros(self._largest if blocks_per_chunk > 1 else 0, dtype=torch.int8, device=self._device) for _ in range(2))
+        self._open_store = open_store
+        self._opened: kv.Store | None = open_store(self._largest) if is_writer else None
+        self._jobs: list[_Job] = []
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "penstock-vllm")
+        self._reported = _reported_failures(len(self._groups))
+        self.failed_blocks: set[int] = set()
+        self.failed_jobs: set[int] = set()
+
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        return self._submit(_Job(job_id, dst_spec, src_spec, is_load=False))
+
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False) -> bool:
+        return self._submit(_Job(job_id, src_spec, dst_spec, is_load=True))
+
+    def get_finished(self) -> list[Any]:
+        """Returns the results of the jobs that completed since the last call."""
+        completed = [job for job in self._jobs if job.done()]
+        self._jobs = [job for job in self._jobs if job not in completed]
+        return [self._result(job) for job in completed]
+
+    def wait(self, job_ids: set[int]) -> None:
+        for job in self._jobs:
+            if job.number in job_ids:
+                job.wait()
+
+    def shutdown(self) -> None:
+        """Waits for the jobs in progress and closes the store. A second call does nothing."""
+        self._thread.shutdown()
+        for job in self._jobs:
+            job.wait()
+        self._jobs.clear()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _store(self) -> kv.Store:
+        if self._opened is None:
+            self._opened = self._open_store(self._largest)
+        return self._opened
+
+    def _submit(self, job: _Job) -> bool:
+        if self._device.type == "cuda":
+            event = torch.cuda.Event(blocking=True)
+            event.record(torch.cuda.current_stream(self._device))
+            job.ready = event.synchronize
+        job.started = self._thread.submit(_tried, "start a job", lambda: self._start(job), None)
+        self._jobs.append(job)
+        return True
+
+    def _start(self, job: _Job) -> Future[list[Any]]:
+        job.ready()
+        job.chunks = list(self._chunks(job))
+        items = [(chunk.name, chunk.buffers) for chunk in job.chunks]
+        store = self._store()
+        if job.is_load:
+            return store.get_async(items, return_exceptions=True)
+        store.sizes(job.used)  # marks them as used
+        new = [not found for found in store.exists(job.names)]
+        job.chunks = [chunk for chunk, is_new in zip(job.chunks, new) if is_new]
+        return store.put_async([item for item, is_new in zip(items, new) if is_new], return_exceptions=True)
+
+    def _chunks(self, job: _Job) -> Iterator[_Chunk]:
+        """Yields the chunks of a job, whose first and last blocks may be missing. vLLM counts the blocks of each group from the start of the request."""
+        names, position = iter(job.names), 0
+        for pages, count, first in zip(self._groups, job.gpu.group_sizes, job.gpu.block_indices, strict=True):
+            for start in range(-(first % self._per_chunk), count, self._per_chunk) if count else ():
+                end = start + self._per_chunk
+                blocks = [int(block) for block in job.gpu.block_ids[position + max(0, start) : position + min(count, end)]]
+                buffers = [page.of(block) for block in blocks for page in pages]
+                if len(blocks) < self._per_chunk:
+                    block_bytes, other = sum(page.bytes for page in pages), self._other(job)
+                    parts = [(0, max(0, -start) * block_bytes), (max(0, -start) * block_bytes, max(0, end - count) * block_bytes)]
+                    before, after = ([Pointer(other.data_ptr() + at, size, other)] if size else [] for at, size in parts)
+                    buffers = before + buffers + after
+                yield _Chunk(next(names), blocks, buffers)
+            position += count
+        if next(names, None) is not None or position != len(job.gpu.block_ids):
+            raise ValueError("the numbers of blocks and keys differ")
+
+    def _other(self, job: _Job) -> Any:
+        """Returns memory for the missing blocks of a chunk. In host memory, each chunk needs its own, because the store checks what it loads."""
+        if not job.is_load:
+            return self._zeros
+        return self._unused if self._device.type == "cuda" else torch.empty_like(self._unused)
+
+    def _result(self, job: _Job) -> Any:
+        future = job.started.result()
+        results = [False] * len(job.chunks) if future is None else _tried("complete a job", future.result, [False] * len(job.chunks))
+        warn_of_errors(f"vLLM: {'loading' if job.is_load else 'storing'}", results, "blocks")
+        moved = sum(chunk.bytes for chunk, result in zip(job.chunks, results) if result is True)
+        success = True  # vLLM asks the store which blocks it has
+        if job.is_load and (future is None or not all(result is True for result in results)):
+            success = self._report(job, [chunk for chunk, result in zip(job.chunks, results) if result is not True])
+        return TransferResult(job_id=job.number, success=success, transfer_size=moved, transfer_time=time.monotonic() - job.begin)
+
+    def _report(self, job: _Job, failed: list[_Chunk]) -> bool:
+        """Reports blocks that could not be loaded, and drops them, so that vLLM does not load them again. Returns False if vLLM cannot be told, so that
+        it stops instead of using the blocks.
+        """
+        if self._is_writer:
+            _tried("drop blocks", lambda: self._store().drop([chunk.name for chunk in failed] or job.names), None)
+        LOG.warning("vLLM: %d of %d blocks could not be loaded", len(failed) or len(job.names), len(job.names))
+        if self._reported == "blocks":
+            self.failed_blocks.update(block for chunk in failed for block in chunk.blocks)
+            self.failed_blocks.update(() if failed else map(int, job.gpu.block_ids))
+        elif self._reported == "requests":
+            self.failed_jobs.add(job.number)
+        return self._reported is not None
+
+
+class _Pages:
+    """The part of each block in one of vLLM's tensors, whose rows are blocks."""
+
+    def __init__(self, tensor: Any, page_bytes: int) -> None:
+        self.bytes = page_bytes
+        self._tensor = tensor
+        self._address = tensor.data_ptr()
+        self._step = tensor.stride(0) * tensor.element_size()
+        self._count = len(tensor)
+
+    def of(self, block: int) -> Pointer:
+        if not 0 <= block < self._count:
+            raise ValueError(f"there is no block {block}")
+        return Pointer(self._address + block * self._step, self.bytes, self._tensor)
+
+
+@dataclasses.dataclass
+class _Chunk:
+    """One value in the store, and the numbers of its GPU blocks."""
+
+    name: bytes
+    blocks: list[int]
+    buffers: list[Pointer]
+
+    @property
+    def bytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.buffers)
+
+
+class _Job:
+    def __init__(self, number: int, message: PenstockBlocks, gpu: Any, is_load: bool) -> None:
+        self.number = number
+        self.names = message.names
+        self.used = message.used
+        self.gpu = gpu
+        self.is_load = is_load
+        self.begin = time.monotonic()
+        self.ready: Callable[[], Any] = lambda: None
+        self.chunks: list[_Chunk] = []
+        self.started: concurrent.futures.Future[Future[list[Any]] | None]
+
+    def done(self) -> bool:
+        future = self.started.result() if self.started.done() else None
+        return self.started.done() and (future is None or future.done())
+
+    def wait(self) -> None:
+        future = self.started.result()
+        if future is not None:
+            future.exception()
+
+
+# --- failed loads: vLLM's connectors can report them, but OffloadingConnector does not
+
+
+def _reported_failures(groups: int) -> str | None:
+    """Makes OffloadingConnector report failed loads. Returns what it reports: "blocks", "requests", or None if this vLLM release cannot."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector  # type: ignore[import-not-found,unused-ignore]
+
+    kind, method, hook = ("blocks", "get_block_ids_with_load_errors", _failed_blocks) if groups == 1 else ("requests", "get_transfer_results", _results)
+    inherited = getattr(connectors.KVConnectorBase_V1, method, None)
+    if inherited is not None and getattr(OffloadingConnector, method) is inherited:
+        setattr(OffloadingConnector, method, hook)
+    return kind if getattr(OffloadingConnector, method, None) is hook else None
+
+
+def _worker_of(connector: Any) -> _Worker | None:
+    worker = getattr(connector.connector_worker, "worker", None)
+    return worker if isinstance(worker, _Worker) else None
+
+
+def _failed_blocks(connector: Any) -> set[int]:
+    worker = _worker_of(connector)
+    if worker is None:
+        return set()
+    failed, worker.failed_blocks = worker.failed_blocks, set()
+    return failed
+
+
+def _results(connector: Any, finished_req_ids: set[str]) -> Any:
+    """With several KV cache groups, vLLM accepts the requests of failed loads, but not their blocks."""
+    worker = _worker_of(connector)
+    requests = dict(connector.connector_worker._load_jobs) if worker is not None else {}
+    results = connectors.KVConnectorBase_V1.get_transfer_results(connector, finished_req_ids)
+    if worker is not None:
+        failed, worker.failed_jobs = worker.failed_jobs, set()
+        if any(requests[job] is None for job in failed):
+            raise RuntimeError("a load within a step failed, and vLLM cannot repeat it; set sync_load_budget_bytes to 0")
+        results.failed_recving |= {requests[job] for job in failed}
+    return results
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
