@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Measures the KV stores that Penstock adds to vLLM and SGLang, and those engines' own file stores, on the same blocks in host memory.
+"""Measures the KV stores that Penstock adds to vLLM and SGLang, and those engines' own file stores, on the same blocks.
 
-  pip download --no-deps vllm sglang && for wheel in *.whl; do unzip -q -o "$wheel" -d engines; done
+  tools/fetch_engines --folder engines vllm sglang
   bench/kv_engines_bench.py vllm engines --folder /mnt/nvme
+  bench/kv_engines_bench.py vllm engines --folder /mnt/nvme --device cuda:0
   bench/kv_engines_bench.py sglang engines --folder /mnt/nvme --json FILE
 
-ENGINES is a folder with the files of the engines' wheels. Their own classes run: vLLM's factory of secondary tiers and its tier "fs", SGLang's factory
-of storage back ends, its back end "file" and its host pool. Neither engine nor its other dependencies need to be installed.
+ENGINES is a folder with the files of the engines' wheels. Their own classes run: vLLM's factories of secondary tiers and of specs and its tier "fs",
+SGLang's factory of storage back ends, its back end "file" and its host pool. Neither engine nor its other dependencies need to be installed.
 
 Blocks have 16 tokens of a model with 8 billion parameters (32 layers, 8 heads of keys and values, 128 numbers of 2 bytes), 2 MiB per block. vLLM
-stores and loads the blocks of one request as one job. SGLang's cache controller passes at most 128 pages per call. "penstock.kv" rows show the same
+stores and loads the blocks of one request as one job. Its KV cache, which PenstockSpec and "penstock.kv" use, has one tensor per layer, in host memory
+or on --device; tiers then use pinned host memory, and one cudaMemcpy2DAsync() per layer and job copies blocks between it and the KV cache, in the place
+of vLLM's compiled copy. SGLang's cache controller passes at most 128 pages per call. "penstock.kv" rows show the same
 blocks in one `put()` or `get()` call, which is the limit for Penstock's stores in engines.
 
 The stores are measured in turn, --repeat times, and the best run counts. "cold" drops the files from the page cache before each run. GB/s are 10^9
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import mmap
 import os
@@ -37,6 +41,8 @@ import numpy
 
 TESTS = Path(__file__).resolve().parent.parent / "python" / "tests"
 BLOCK_BYTES = 2 << 20
+LAYERS = 32
+PAGE_BYTES = BLOCK_BYTES // LAYERS
 
 
 def drop_from_cache(folder: Path) -> None:
@@ -128,34 +134,129 @@ class Tier(Store):
         self._tier.shutdown()
 
 
+class TierBelowGpu(Tier):
+    """A secondary tier and vLLM's CPU tier above it. `layers`: the KV cache."""
+
+    def __init__(self, vllm: Any, settings: dict[str, Any], memory: Any, batches: list[list[int]], layers: list[Any]) -> None:
+        import torch
+
+        super().__init__(vllm, settings, memory, batches)
+        self._memory = memory
+        self._layers = layers
+        self._device = layers[0].device
+        self._cuda = ctypes.CDLL(f"libcudart.so.{(torch.version.cuda or '').partition('.')[0]}")  # PyTorch's
+        self._synchronize = lambda: torch.cuda.synchronize(self._device)
+
+    def _copy(self, place: str) -> None:
+        first = self._half if place == "load" else 0
+        kinds = {"store": 2, "load": 1}  # cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice
+        for blocks in self._batches:
+            row = first + blocks[0]
+            for number, layer in enumerate(self._layers):
+                host = (self._memory.ctypes.data + row * BLOCK_BYTES + number * PAGE_BYTES, BLOCK_BYTES)
+                gpu = (layer[row].data_ptr(), PAGE_BYTES)
+                (to, to_pitch), (from_, from_pitch) = (host, gpu) if place == "store" else (gpu, host)
+                numbers = [ctypes.c_size_t(each) for each in (to_pitch, from_pitch, PAGE_BYTES, len(blocks))]
+                arguments = [ctypes.c_void_p(to), numbers[0], ctypes.c_void_p(from_), *numbers[1:], kinds[place], None]
+                assert self._cuda.cudaMemcpy2DAsync(*arguments) == 0
+        self._synchronize()
+
+    def move(self, place: str) -> None:
+        if place == "store":
+            self._copy(place)
+        super().move(place)
+        if place == "load":
+            self._copy(place)
+
+
+class Spec(Store):
+    """PenstockSpec, called like vLLM's connector calls its manager and its worker."""
+
+    def __init__(self, vllm: Any, folder: Path, layers: list[Any], batches: list[list[int]]) -> None:
+        self._vllm = vllm
+        self._batches = batches
+        self._half = len(layers[0]) // 2
+        self._keys = vllm.keys_of(self._half)
+        settings = {"folder": str(folder / "kv"), "capacity_bytes": (self._half + 8) * BLOCK_BYTES}
+        changes = {"world_size": 1, "tp_size": 1, "worker_kv_bytes_per_block": BLOCK_BYTES, "canonical_layout": False, "replicated_layout": False}
+        config = vllm.config_of(vllm, **changes, extra_config={"spec_name": "PenstockSpec", "penstock": settings})
+        spec = vllm.OffloadingSpecFactory.create_spec(config)
+        tensors = [vllm.CanonicalKVCacheTensor(layer, PAGE_BYTES) for layer in layers]
+        refs = [vllm.CanonicalKVCacheRef(number, PAGE_BYTES) for number in range(len(layers))]
+        self._worker = spec.get_worker(vllm.CanonicalKVCaches(tensors, [refs]))
+        self._manager = spec.get_manager()
+        self._request = vllm.ReqContext("a request")
+
+    def move(self, place: str) -> None:
+        request, moved = self._request, 0
+        for number, blocks in enumerate(self._batches):
+            keys, first = [self._keys[block] for block in blocks], self._half if place == "load" else 0
+            gpu = self._vllm.GPULoadStoreSpec([first + block for block in blocks], [len(blocks)], [0])
+            if place == "store":
+                self._worker.submit_store(number, gpu, self._manager.prepare_store(keys, request).store_spec)
+            else:
+                self._worker.submit_load(number, self._manager.prepare_load(keys, request), gpu)
+        finished = 0
+        while finished < len(self._batches):
+            for result in self._worker.get_finished():
+                assert result.success
+                finished, moved = finished + 1, moved + result.transfer_size
+            time.sleep(0.0002)  # the engine's other work
+        assert moved == self._half * BLOCK_BYTES
+        self._manager.complete_store(self._keys, request)
+        self._manager.on_request_finished(request)
+
+    def look_up(self) -> None:
+        assert all(self._manager.lookup(key, self._request) is self._vllm.LookupResult.HIT for key in self._keys)
+
+    def close(self) -> None:
+        self._manager.shutdown()
+        self._worker.shutdown()
+
+
 @contextlib.contextmanager
-def vllm_stores(count: int, requests: int) -> Iterator[tuple[list[Any], Makers]]:
+def vllm_stores(count: int, requests: int, device: str) -> Iterator[tuple[list[Any], Makers]]:
     import engines_files
+    import test_vllm_gpu_spec as spec_tests
     import test_vllm_kv_tier as tests
+    import torch
 
     tiering = f"{tests.OFFLOAD}.tiering"
-    real = [name for name in tests.REAL if engines_files.has(name)]
+    real = [name for name in dict.fromkeys(spec_tests.REAL + tests.REAL) if engines_files.has(name)]
     real += [f"{tiering}.fs.{name}" for name in ("manager", "io", "thread_pool")] + [f"{tiering}.async_lookup", f"{tests.OFFLOAD}.file_mapper"]
     if list(Path(engines_files.FOLDER, "vllm").glob("fs_io_C*.so")):
         real.append("vllm.fs_io_C")
     else:
+        sys.modules["vllm.fs_io_C"] = None  # type: ignore[assignment]  # as in an installation without it
         print("vLLM's compiled module fs_io_C is missing, so the fs tier is slower here than in vLLM")
     layouts = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping"
     names = {"vllm": {"__version__": "of the folder"}, layouts: {"canonical_format_id": lambda *_: "x"}}
     memory = numpy.frombuffer(mmap.mmap(-1, 2 * count * BLOCK_BYTES), numpy.uint8).reshape(2 * count, BLOCK_BYTES)  # aligned, as in vLLM
+    if device == "cpu":
+        layers = list(torch.from_numpy(memory).view(torch.int8).split(PAGE_BYTES, dim=1))
+    else:
+        assert int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0  # vLLM pins its CPU tier in the same way
+        layers = [torch.zeros((2 * count, PAGE_BYTES), dtype=torch.int8, device=device) for _ in range(LAYERS)]
     batches = [list(range(first, first + count // requests)) for first in range(0, count, count // requests)]
     with engines_files.modules_of("vllm", real, names) as found:
-        vllm = tests.registered(list(found.values()))
+        # The last module's names win: tiers and connectors have classes of the same name.
+        order = sorted(found, key=lambda name: ".kv_connector." not in name)
+        vllm = tests.registered([found[name] for name in order])
         vllm.config_of, vllm.keys_of = tests.config_of, tests.keys_of
 
+        def tier(settings: dict[str, Any]) -> Store:
+            return Tier(vllm, settings, memory, batches) if device == "cpu" else TierBelowGpu(vllm, settings, memory, batches, layers)
+
         def fs(folder: Path) -> Store:
-            return Tier(vllm, {"type": "fs", "root_dir": str(folder)}, memory, batches)
+            return tier({"type": "fs", "root_dir": str(folder)})
 
         def penstock(folder: Path) -> Store:
-            settings = {"type": "penstock", "folder": str(folder / "kv"), "capacity_bytes": (count + 8) * BLOCK_BYTES}
-            return Tier(vllm, settings, memory, batches)
+            return tier({"type": "penstock", "folder": str(folder / "kv"), "capacity_bytes": (count + 8) * BLOCK_BYTES})
 
-        yield [memory], {"vLLM fs": fs, "vLLM penstock": penstock}
+        def spec(folder: Path) -> Store:
+            return Spec(vllm, folder, layers, batches)
+
+        yield layers, {"vLLM fs": fs, "vLLM penstock": penstock, "vLLM PenstockSpec": spec}
 
 
 # --- SGLang
@@ -207,7 +308,7 @@ def torch_slots(count: int, page: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def sglang_stores(count: int, requests: int) -> Iterator[tuple[list[Any], Makers]]:
+def sglang_stores(count: int, requests: int, device: str) -> Iterator[tuple[list[Any], Makers]]:
     import sglang_files
     import torch
 
@@ -238,6 +339,16 @@ ENGINES = {"vllm": vllm_stores, "sglang": sglang_stores}
 # --- measuring
 
 
+def random_bytes(like: Any, seed: int) -> Any:
+    """Returns a NumPy array or a tensor, as `like` is one."""
+    values = numpy.random.default_rng(seed).integers(0, 256, tuple(like.shape), numpy.uint8)
+    if isinstance(like, numpy.ndarray):
+        return values
+    import torch
+
+    return torch.from_numpy(values.view(numpy.int8))
+
+
 def run_of(store: Store, place: str, total: int) -> dict[str, float]:
     cpu, begin = time.process_time(), time.perf_counter()
     store.move(place)
@@ -258,7 +369,7 @@ def measure(make: Callable[[Path], Store], where: Path | None, arrays: list[Any]
                 array[half:] = 0
             drop_from_cache(folder)
             runs["load cold"] = run_of(store, "load", total)
-            assert all(numpy.array_equal(array[:half], array[half:]) for array in arrays), "the bytes are wrong"
+            assert all((array[:half] == array[half:]).all() for array in arrays), "the bytes are wrong"
             runs["load hot"] = max((run_of(store, "load", total) for _ in range(2)), key=lambda run: run["gb_per_s"])
             begin = time.perf_counter()
             store.look_up()
@@ -284,6 +395,7 @@ def main() -> int:
     parser.add_argument("files", type=Path, metavar="ENGINES", help="folder with the files of the engines' wheels")
     parser.add_argument("--folder", type=Path, help="folder for the stores (default: a temporary one)")
     parser.add_argument("--blocks", type=int, default=256)
+    parser.add_argument("--device", default="cpu", help="vLLM: where the KV cache is, such as cuda:0")
     parser.add_argument("--requests", type=int, default=1, help="vLLM: how many requests the blocks belong to")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--json", type=Path)
@@ -293,10 +405,10 @@ def main() -> int:
     import pytest
 
     try:
-        with ENGINES[options.engine](options.blocks, options.requests) as (arrays, stores):
-            for array in arrays:
+        with ENGINES[options.engine](options.blocks, options.requests, options.device) as (arrays, stores):
+            for number, array in enumerate(arrays):
                 half = array[: len(array) // 2]
-                half[:] = numpy.random.default_rng(1).integers(0, 256, half.shape, numpy.uint8)
+                half[:] = random_bytes(half, number)
             stores = {"penstock.kv": lambda folder: KvStore(folder, arrays), **stores}
             best: dict[str, dict[str, dict[str, float]]] = {name: {} for name in stores}
             for _ in range(options.repeat):
@@ -305,7 +417,7 @@ def main() -> int:
     except pytest.skip.Exception as missing:
         print(f"kv_engines_bench: {missing}")
         return 1
-    print(f"{options.blocks} blocks of {BLOCK_BYTES >> 20} MiB" + (f" of {options.requests} requests" if options.engine == "vllm" else ""))
+    print(f"{options.blocks} blocks of {BLOCK_BYTES >> 20} MiB" + (f" of {options.requests} requests on {options.device}" if options.engine == "vllm" else ""))
     for name, figures in best.items():
         print(row_of(name, figures))
     if options.json:

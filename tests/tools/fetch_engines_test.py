@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import platform
 import re
 import tempfile
 import threading
@@ -22,13 +23,15 @@ LIBRARY = os.urandom(5 * tool.RANGE_BYTES)
 MODULES = {f"vllm/{name}.py": f"name = {name!r}\n" * 50 for name in ("__init__", "model/loader", "zz")}
 
 
-def wheel_of(version):
+def wheel_of(version, machine=None):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as wheel:
         for name in list(MODULES)[:2]:
             wheel.writestr(name, MODULES[name])
         wheel.writestr("vllm/_C.abi3.so", LIBRARY)
         wheel.writestr("vllm/zz.py", MODULES["vllm/zz.py"])
+        if machine:
+            wheel.writestr("vllm/fs_io_C.abi3.so", f"for {machine}")
         wheel.writestr("vllm_tests/other.py", "")
         wheel.writestr(f"vllm-{version}.dist-info/METADATA", f"Version: {version}\n")
     return content.getvalue()
@@ -36,6 +39,7 @@ def wheel_of(version):
 
 class Index(BaseHTTPRequestHandler):
     wheels = {f"vllm-{version}-py3-none-any.whl": wheel_of(version) for version in ("1.0", "1.1")}
+    wheels |= {f"vllm-2.0-cp38-abi3-{machine}.whl": wheel_of("2.0", machine) for machine in ("another", platform.machine())}
     ranges = True
     sent_bytes = 0
 
@@ -90,6 +94,10 @@ class FetchEnginesTest(unittest.TestCase):
         self.assertEqual(self.run_tool("vllm==1.0"), (0, ""))
         self.assertEqual(self.files(), {**MODULES, "vllm.stamp": "1.0"})
         self.assertLess(Index.sent_bytes, len(LIBRARY) // 2)
+
+    def test_compiled_files_are_of_this_machine(self):
+        self.assertEqual(self.run_tool("vllm==2.0"), (0, ""))
+        self.assertEqual(self.files(), {**MODULES, "vllm/fs_io_C.abi3.so": f"for {platform.machine()}", "vllm.stamp": "2.0"})
 
     def test_a_version_that_is_there_is_not_fetched_again_and_another_replaces_it(self):
         self.run_tool("vllm==1.0")
