@@ -186,6 +186,8 @@ class Spec(Store):
         self._worker = spec.get_worker(vllm.CanonicalKVCaches(tensors, [refs]))
         self._manager = spec.get_manager()
         self._request = vllm.ReqContext("a request")
+        for number, key in enumerate(self._keys):
+            self._request.set_offload_key_position(key, 16 * (number + 1))
 
     def move(self, place: str) -> None:
         request, moved = self._request, 0
@@ -208,6 +210,7 @@ class Spec(Store):
 
     def look_up(self) -> None:
         assert all(self._manager.lookup(key, self._request) is self._vllm.LookupResult.HIT for key in self._keys)
+        self._manager.on_schedule_end(None)
 
     def close(self) -> None:
         self._manager.shutdown()

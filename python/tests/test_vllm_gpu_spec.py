@@ -210,6 +210,7 @@ class Engine:
         self.settle()
 
     def hits(self, text: str) -> list[bool]:
+        self.scheduler.manager.on_schedule_end(None)
         context = self.vllm.ReqContext("lookups")
         keys = [self.vllm.make_offload_key(each, 0) for each in Request(text).block_hashes[self.per_chunk - 1 :: self.per_chunk]]
         return [self.scheduler.manager.lookup(key, context) is self.vllm.LookupResult.HIT for key in keys]
@@ -326,6 +327,20 @@ def test_a_request_does_not_load_blocks_forever(vllm: Any, engine: Any) -> None:
     assert loads > 8 and running.hits("ab") == [True, True]
     manager.on_request_finished(context)
     assert manager.lookup(key, context) is vllm.LookupResult.HIT
+
+
+def test_a_long_request_is_looked_up_in_few_calls(vllm: Any, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not hasattr(vllm.ReqContext, "set_offload_key_position"):
+        pytest.skip("this vLLM release does not list the keys of a request")
+    running = engine(ranks=2)
+    assert running.serve("abcdefghijklmnop") == 0
+    calls: list[int] = []
+    exists = kv.Store.exists
+    monkeypatch.setattr(kv.Store, "exists", lambda store, names: calls.append(len(names)) or exists(store, names))
+    loaded, _, message = running.schedule(Request("abcdefghijklmnop"))
+    assert loaded == 16 and calls == [1, 1, 15, 15]
+    running.work(message)
+    running.settle()
 
 
 def test_a_full_store_drops_the_blocks_that_were_used_least_recently(engine: Any) -> None:
@@ -465,6 +480,7 @@ def test_without_the_stores_of_all_ranks_nothing_is_found(vllm: Any, tmp_path: P
         with kv.Store(tmp_path / "kv" / f"dp0-rank{rank}of2", 1 << 20) as store:
             store.put({names[0]: b"x"})
         manager.on_new_request(context)
+        manager.on_schedule_end(None)
         assert manager.lookup(b"key", context).name == expected
     manager.shutdown()
 

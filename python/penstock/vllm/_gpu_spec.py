@@ -125,6 +125,7 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
         self._max_storing = max_storing
         self._keep_on_reset = keep_on_reset
         self._storing: set[bytes] = set()
+        self._found: dict[bytes, bool] = {}  # the lookups of this step of the scheduler
         self._used: dict[bytes, None] = {}  # most recently used last
         self._loads: dict[str, int] = {}  # of each request
         if not self._open():
@@ -139,8 +140,19 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
         self._loads.pop(req_context.req_id, None)
 
     def lookup(self, key: bytes, req_context: Any) -> Any:
-        is_hit = self._loads.get(req_context.req_id, 0) < _MAX_LOADS and self._exist([self._prefix + key])[0]
+        """Looks up a block, and after the first hit all others of the request in one call."""
+        name = self._prefix + key
+        if name not in self._found:
+            self._found[name] = self._exist([name])[0]
+            if self._found[name]:
+                keys = getattr(req_context, "_offload_key_positions", ())  # vLLM 0.31 added this
+                others = [other for other in (self._prefix + each for each in keys) if other not in self._found]
+                self._found.update(zip(others, self._exist(others)))
+        is_hit = self._found[name] and self._loads.get(req_context.req_id, 0) < _MAX_LOADS
         return LookupResult.HIT if is_hit else LookupResult.MISS
+
+    def on_schedule_end(self, context: Any) -> None:
+        self._found.clear()
 
     def get_load_source(self, key: bytes, req_context: Any) -> Any:
         from vllm.v1.metrics.cache_hit_source import CacheHitSource  # type: ignore[import-not-found,unused-ignore]  # vLLM 0.32 added this
@@ -177,6 +189,7 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
         if not self._keep_on_reset:
             self._prefix = secrets.token_bytes(len(self._prefix))
         self._storing.clear()
+        self._found.clear()
         self._used.clear()
 
     def shutdown(self) -> None:
