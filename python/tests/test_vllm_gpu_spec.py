@@ -418,6 +418,22 @@ def test_no_memory_outside_the_kv_cache_is_used(vllm: Any, engine: Any, block: i
     assert worker.failed_blocks == {block} and worker._store().exists([b"other"]) == [False]
 
 
+def test_a_job_that_fails_while_its_first_blocks_are_loaded_waits_for_them(vllm: Any, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = engine(capacity_bytes=64 * VALUE)
+    worker, names = running.workers[0], [b"%d" % number for number in range(40)]
+    worker.submit_store(1, vllm.GPULoadStoreSpec(list(range(40)), [40], [0]), vllm.spec.PenstockBlocks(names, []))
+    worker.wait({1})
+    assert [each.transfer_size for each in worker.get_finished()] == [40 * VALUE]
+    results: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    monkeypatch.setattr(worker._store(), "get_async", lambda items, return_exceptions: results, raising=False)
+    worker.submit_load(2, vllm.spec.PenstockBlocks(names, []), vllm.GPULoadStoreSpec([*range(39), GPU_BLOCKS], [40], [0]))
+    worker._jobs[0].started.result()
+    assert worker.get_finished() == []
+    results.set_result([True] * 32)
+    assert [(each.success, each.transfer_size) for each in worker.get_finished()] == [(True, 32 * VALUE)]
+    assert worker.failed_blocks == {*range(32, 39), GPU_BLOCKS}
+
+
 @pytest.mark.parametrize(
     "other",
     [{"name": "another/model"}, {"dtype": "fp8"}, {"pp_size": 2}, {"tokens_per_hash": 8}, {"kv_cache_layout": "HND"}, {"layer_names": ("other",)}],

@@ -13,10 +13,11 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
+import itertools
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1 import base as connectors  # type: ignore[import-not-found,unused-ignore]
@@ -41,6 +42,7 @@ __all__ = ["PenstockSpec"]
 
 _WHERE = '"penstock" in kv_connector_extra_config'
 _MAX_STORE_BYTES = 4 << 30
+_BATCH = 32  # blocks per call of a store
 _MAX_USED = 4096  # blocks per message that are marked as used
 _MAX_LOADS = 16  # loads per request, after which the rest is computed: a block that can neither be read nor dropped would be loaded again and again
 
@@ -235,8 +237,8 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
         self._device = tensors[0].device
         self._per_chunk = blocks_per_chunk
         self._is_writer = is_writer
-        self._groups = [[_Pages(tensors[ref.tensor_idx], ref.page_size_bytes) for ref in refs] for refs in kv_caches.group_data_refs]
-        self._largest = max(sum(page.bytes for page in pages) for pages in self._groups) * blocks_per_chunk
+        self._groups = [_Group([(tensors[ref.tensor_idx], ref.page_size_bytes) for ref in refs]) for refs in kv_caches.group_data_refs]
+        self._largest = max(group.block_bytes for group in self._groups) * blocks_per_chunk
         # For blocks of a chunk that vLLM does not store or load: zeros to store, and memory to load into. Memory from PyTorch's cache may still be in use
         # by a GPU, so it is allocated once.
         self._zeros, self._unused = (torch.zeros(self._largest if blocks_per_chunk > 1 else 0, dtype=torch.int8, device=self._device) for _ in range(2))
@@ -289,33 +291,33 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
         self._jobs.append(job)
         return True
 
-    def _start(self, job: _Job) -> Future[list[Any]]:
+    def _start(self, job: _Job) -> None:
+        """Starts the puts or gets of a job, so that the first ones run while Python lists the buffers of the others."""
         job.ready()
-        job.chunks = list(self._chunks(job))
-        items = [(chunk.name, chunk.buffers) for chunk in job.chunks]
-        store = self._store()
-        if job.is_load:
-            return store.get_async(items, return_exceptions=True)
-        store.sizes(job.used)  # marks them as used
-        new = [not found for found in store.exists(job.names)]
-        job.chunks = [chunk for chunk, is_new in zip(job.chunks, new) if is_new]
-        return store.put_async([item for item, is_new in zip(items, new) if is_new], return_exceptions=True)
+        store, chunks = self._store(), self._chunks(job)
+        if not job.is_load:
+            store.sizes(job.used)  # marks them as used
+            exist = dict(zip(job.names, store.exists(job.names)))
+            chunks = (chunk for chunk in chunks if not exist[chunk.name])
+        while batch := list(itertools.islice(chunks, _BATCH)):
+            items = [(chunk.name, chunk.buffers) for chunk in batch]
+            call = store.get_async if job.is_load else store.put_async
+            job.calls.append((call(items, return_exceptions=True), batch))
 
     def _chunks(self, job: _Job) -> Iterator[_Chunk]:
         """Yields the chunks of a job, whose first and last blocks may be missing. vLLM counts the blocks of each group from the start of the request."""
         names, position = iter(job.names), 0
-        for pages, count, first in zip(self._groups, job.gpu.group_sizes, job.gpu.block_indices, strict=True):
+        for group, count, first in zip(self._groups, job.gpu.group_sizes, job.gpu.block_indices, strict=True):
+            ids = job.gpu.block_ids[position : position + count].tolist()
+            position += count
             for start in range(-(first % self._per_chunk), count, self._per_chunk) if count else ():
                 end = start + self._per_chunk
-                blocks = [int(block) for block in job.gpu.block_ids[position + max(0, start) : position + min(count, end)]]
-                buffers = [page.of(block) for block in blocks for page in pages]
+                blocks = ids[max(0, start) : end]
+                buffers = group.buffers(blocks)
                 if len(blocks) < self._per_chunk:
-                    block_bytes, other = sum(page.bytes for page in pages), self._other(job)
-                    parts = [(0, max(0, -start) * block_bytes), (max(0, -start) * block_bytes, max(0, end - count) * block_bytes)]
-                    before, after = ([Pointer(other.data_ptr() + at, size, other)] if size else [] for at, size in parts)
-                    buffers = before + buffers + after
-                yield _Chunk(next(names), blocks, buffers)
-            position += count
+                    before, after, other = max(0, -start) * group.block_bytes, max(0, end - count) * group.block_bytes, self._other(job)
+                    buffers = [Pointer(other.data_ptr(), before, other), *buffers, Pointer(other.data_ptr() + before, after, other)]
+                yield _Chunk(next(names), blocks, buffers, group.block_bytes * self._per_chunk)
         if next(names, None) is not None or position != len(job.gpu.block_ids):
             raise ValueError("the numbers of blocks and keys differ")
 
@@ -326,57 +328,50 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
         return self._unused if self._device.type == "cuda" else torch.empty_like(self._unused)
 
     def _result(self, job: _Job) -> Any:
-        future = job.started.result()
-        results = [False] * len(job.chunks) if future is None else _tried("complete a job", future.result, [False] * len(job.chunks))
+        chunks = [chunk for _, batch in job.calls for chunk in batch]
+        results = [result for future, batch in job.calls for result in _tried("complete a job", future.result, [False] * len(batch))]
         warn_of_errors(f"vLLM: {'loading' if job.is_load else 'storing'}", results, "blocks")
-        moved = sum(chunk.bytes for chunk, result in zip(job.chunks, results) if result is True)
-        success = True  # vLLM asks the store which blocks it has
-        if job.is_load and (future is None or not all(result is True for result in results)):
-            success = self._report(job, [chunk for chunk, result in zip(job.chunks, results) if result is not True])
-        return TransferResult(job_id=job.number, success=success, transfer_size=moved, transfer_time=time.monotonic() - job.begin)
+        moved = [chunk for chunk, result in zip(chunks, results) if result is True]
+        success = not job.is_load or len(moved) == len(job.names) or self._report(job, moved)  # vLLM asks the stores which blocks were stored
+        seconds = time.monotonic() - job.begin
+        return TransferResult(job_id=job.number, success=success, transfer_size=sum(chunk.bytes for chunk in moved), transfer_time=seconds)
 
-    def _report(self, job: _Job, failed: list[_Chunk]) -> bool:
-        """Reports blocks that could not be loaded, and drops them, so that vLLM does not load them again. Returns False if vLLM cannot be told, so that
-        it stops instead of using the blocks.
+    def _report(self, job: _Job, moved: list[_Chunk]) -> bool:
+        """Reports the blocks that could not be loaded, and drops them, so that vLLM does not load them again. Returns False if this vLLM release accepts
+        no reports: it stops then, and does not use the blocks.
         """
+        lost = list(set(job.names) - {chunk.name for chunk in moved})
+        LOG.warning("vLLM: %d of %d blocks could not be loaded", len(lost), len(job.names))
         if self._is_writer:
-            _tried("drop blocks", lambda: self._store().drop([chunk.name for chunk in failed] or job.names), None)
-        LOG.warning("vLLM: %d of %d blocks could not be loaded", len(failed) or len(job.names), len(job.names))
+            _tried("drop blocks", lambda: self._store().drop(lost), None)
         if self._reported == "blocks":
-            self.failed_blocks.update(block for chunk in failed for block in chunk.blocks)
-            self.failed_blocks.update(() if failed else map(int, job.gpu.block_ids))
+            self.failed_blocks |= set(job.gpu.block_ids.tolist()) - {block for chunk in moved for block in chunk.blocks}
         elif self._reported == "requests":
             self.failed_jobs.add(job.number)
         return self._reported is not None
 
 
-class _Pages:
-    """The part of each block in one of vLLM's tensors, whose rows are blocks."""
+class _Group:
+    """vLLM's tensors of one KV cache group, whose rows are blocks, and the bytes of each block in them."""
 
-    def __init__(self, tensor: Any, page_bytes: int) -> None:
-        self.bytes = page_bytes
-        self._tensor = tensor
-        self._address = tensor.data_ptr()
-        self._step = tensor.stride(0) * tensor.element_size()
-        self._count = len(tensor)
+    def __init__(self, tensors: list[tuple[Any, int]]) -> None:
+        self.block_bytes = sum(page_bytes for _, page_bytes in tensors)
+        self._pages = [(tensor.data_ptr(), tensor.stride(0) * tensor.element_size(), page_bytes, tensor) for tensor, page_bytes in tensors]
+        self._count = min(len(tensor) for tensor, _ in tensors)
 
-    def of(self, block: int) -> Pointer:
-        if not 0 <= block < self._count:
-            raise ValueError(f"there is no block {block}")
-        return Pointer(self._address + block * self._step, self.bytes, self._tensor)
+    def buffers(self, blocks: list[int]) -> list[Pointer]:
+        if not 0 <= min(blocks) <= max(blocks) < self._count:
+            raise ValueError(f"the blocks {blocks} are not in the KV cache, which has {self._count}")
+        return [Pointer(address + block * step, page_bytes, tensor) for block in blocks for address, step, page_bytes, tensor in self._pages]
 
 
-@dataclasses.dataclass
-class _Chunk:
+class _Chunk(NamedTuple):
     """One value in the store, and the numbers of its GPU blocks."""
 
     name: bytes
     blocks: list[int]
     buffers: list[Pointer]
-
-    @property
-    def bytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self.buffers)
+    bytes: int
 
 
 class _Job:
@@ -388,16 +383,15 @@ class _Job:
         self.is_load = is_load
         self.begin = time.monotonic()
         self.ready: Callable[[], Any] = lambda: None
-        self.chunks: list[_Chunk] = []
-        self.started: concurrent.futures.Future[Future[list[Any]] | None]
+        self.calls: list[tuple[Future[list[Any]], list[_Chunk]]] = []
+        self.started: concurrent.futures.Future[None]
 
     def done(self) -> bool:
-        future = self.started.result() if self.started.done() else None
-        return self.started.done() and (future is None or future.done())
+        return self.started.done() and all(future.done() for future, _ in self.calls)
 
     def wait(self) -> None:
-        future = self.started.result()
-        if future is not None:
+        self.started.result()
+        for future, _ in self.calls:
             future.exception()
 
 
