@@ -36,7 +36,7 @@ CONNECTORS = "vllm.distributed.kv_transfer.kv_connector"
 REAL = [f"{CONNECTORS}.v1", f"{OFFLOAD}.base", f"{OFFLOAD}.config", f"{OFFLOAD}.factory", "vllm.v1.metrics.cache_hit_source", "vllm.utils.math_utils"]
 REAL += ["vllm.v1.kv_cache_interface", "vllm.v1.kv_cache_layout", f"{CONNECTORS}.utils", f"{CONNECTORS}.v1.base", f"{CONNECTORS}.v1.metrics"]
 REAL += [f"{CONNECTORS}.v1.offloading.{name}" for name in ("common", "metrics", "events", "config", "scheduler", "worker")]
-REAL += [f"{CONNECTORS}.v1.offloading_connector"]
+REAL += [f"{CONNECTORS}.v1.offloading_connector", "vllm.v1.core.sched.interface", "vllm.v1.core.sched.scheduler"]
 TOKENS = 16
 PAGE = 4096
 LAYERS = 3
@@ -53,7 +53,7 @@ def names_of_vllm() -> Iterator[Any]:
         yield SimpleNamespace(**names, spec=importlib.import_module("penstock.vllm._gpu_spec"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def vllm() -> Iterator[Any]:
     with names_of_vllm() as found:
         yield found
@@ -271,6 +271,24 @@ def test_a_job_may_begin_and_end_within_chunks(vllm: Any, engine: Any) -> None:
         assert torch.equal(torch.cat((tensor[:11], tensor[14:])), torch.cat((old[:11], old[14:])))
 
 
+def tokens_after_a_failure(vllm: Any, running: Engine, request: Request, blocks: list[list[int]]) -> int:
+    """Returns how many loaded tokens of a request vLLM's scheduler keeps after what the workers reported."""
+    waiting = SimpleNamespace(request_id=request.request_id, num_computed_tokens=TOKENS * len(request.block_hashes))
+    waiting.status = vllm.RequestStatus.WAITING_FOR_REMOTE_KVS
+    pool = SimpleNamespace(null_block=SimpleNamespace(block_id=0))
+    manager = SimpleNamespace(get_block_ids=lambda request_id: tuple(blocks), block_pool=pool)
+    scheduler = vllm.Scheduler.__new__(vllm.Scheduler)
+    vars(scheduler).update(kv_cache_config=SimpleNamespace(kv_cache_groups=blocks), kv_cache_manager=manager, block_size=TOKENS, running=[])
+    vars(scheduler).update(kv_holding_waiting=[waiting], skipped_waiting=[waiting], requests={request.request_id: waiting})
+    vars(scheduler).update(recompute_kv_load_failures=True, failed_recving_kv_req_ids=set())
+    if running.failed_blocks:
+        scheduler._handle_invalid_blocks(running.failed_blocks, {})
+    else:
+        scheduler._handle_failed_recving(running.failed_requests)
+    assert scheduler.failed_recving_kv_req_ids == {request.request_id}
+    return int(waiting.num_computed_tokens)
+
+
 @pytest.mark.parametrize("groups", [1, 2], ids="groups_{}".format)
 @pytest.mark.parametrize("fault", ["damaged", "evicted", "unreadable", "not started"])
 def test_a_block_that_cannot_be_loaded_is_reported_and_computed_again(
@@ -307,10 +325,20 @@ def test_a_block_that_cannot_be_loaded_is_reported_and_computed_again(
     monkeypatch.undo()
     assert running.failed_blocks == ({blocks[0][number] for number in lost} if groups == 1 else set())
     assert running.failed_requests == ({request.request_id} if groups == 2 else set())
+    assert tokens_after_a_failure(vllm, running, request, blocks) == (TOKENS * lost[0] if groups == 1 else 0)
     assert running.hits("abcdef") == [number not in lost for number in range(6)]
     running.failed_blocks.clear()
     running.failed_requests.clear()
     assert [running.serve("abcdef") for _ in range(2)] == [lost[0], 6]
+
+
+def test_vllm_stops_if_it_accepts_no_reports(vllm: Any, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm.OffloadingConnector, "get_block_ids_with_load_errors", lambda connector: set(), raising=False)
+    running = engine()
+    assert running.serve("ab") == 0
+    monkeypatch.setattr(running.workers[0]._store(), "get_async", lambda *_, **__: 1 / 0, raising=False)
+    with pytest.raises(AssertionError):
+        running.serve("ab")
 
 
 def test_a_request_does_not_load_blocks_forever(vllm: Any, engine: Any) -> None:
