@@ -4,7 +4,8 @@
         "kv_connector_extra_config": {"spec_name": "PenstockSpec", "penstock": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}}'
 
 Each worker of vLLM has its own store, which contains its part of each block. vLLM's scheduler reads the indexes of these stores, and sends the workers
-the names of the blocks to store and load. Importing this module imports vLLM. docs/guides/engines.md describes how vLLM uses the stores.
+the names of the blocks to store and load. If vLLM does not load the plug-in penstock, also set "spec_module_path": "penstock.vllm._gpu_spec".
+Importing this module imports vLLM. docs/guides/engines.md describes how vLLM uses the stores.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class PenstockSpec(OffloadingSpec):  # type: ignore[misc,unused-ignore]
 
     Settings, in "penstock" in kv_connector_extra_config:
 
-    - `folder`, `capacity_bytes`, `durable`, `checksums`: as for `penstock.kv.Store`. All workers of a data-parallel replica share the capacity. All
-      must see the same folder, also on several hosts.
+    - `folder`, `capacity_bytes`, `durable`, `checksums`: as for `penstock.kv.Store`, which has no checksums of GPU memory. All workers of a
+      data-parallel replica share the capacity. All must see the same folder, also on several hosts.
     - `max_store_bytes`: the maximum number of bytes in each worker's GPU memory that wait to be stored; further blocks are not stored. The default is
       4 GiB. vLLM waits for stores before it reuses their memory.
     - `namespace`, `keep_on_reset`: as for `PenstockTier`.
