@@ -261,6 +261,8 @@ def vllm_stores(count: int, requests: int, device: str) -> Iterator[tuple[list[A
             return Spec(vllm, folder, layers, batches)
 
         yield layers, {"vLLM fs": fs, "vLLM penstock": penstock, "vLLM PenstockSpec": spec}
+    if device != "cpu":
+        torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)
 
 
 # --- SGLang
