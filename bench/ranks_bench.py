@@ -16,6 +16,7 @@ Llama-like model and compares each value with the model's files. Rows:
 Ways: "original", "prefetch" (the engine's own), "run" (the same program, started with `penstock run`). Columns:
 
     read/need   bytes read from the mount, per byte of what the ranks of each host need
+    pages/need  size of the pages that contain those bytes, the least that a page cache reads. Columns of a matrix begin and end inside pages
     seconds     until the last rank is ready
     x link      seconds / (bytes that the hosts' ranks need / rate)
     MiB/rank    the most memory of a rank, without mapped files, above what it had before; without a GPU, also without its tensors
@@ -58,6 +59,7 @@ ROWS: dict[str, tuple[str, ...]] = {
 SHARDED = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "gate_proj": 0, "up_proj": 0, "o_proj": 1, "down_proj": 1, "lm_head": 0, "embed_tokens": 0}
 WHOLE: set[str] = set()  # the tensors of SHARDED that every rank needs whole
 MIB = 1 << 20
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def dim_of(name: str) -> int | None:
@@ -125,6 +127,32 @@ def needed_bytes(folder: Path, ranks: int, world: int) -> int:
             if name != "__metadata__":
                 start, end = facts["data_offsets"]
                 total += (end - start) * (ranks if dim_of(name) is not None else world) // world
+    return total
+
+
+def page_bytes(folder: Path, first: int, ranks: int, world: int) -> int:
+    """Returns the size of the pages that contain what the ranks of a host need: the page cache reads no less."""
+    import numpy as np
+
+    total = 0
+    for each in files_of(folder):
+        size = os.path.getsize(each)
+        marks = np.zeros(size // PAGE + 2, np.int32)
+        with open(each, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        for name, facts in header.items():
+            if name == "__metadata__":
+                continue
+            start, end = (8 + length + offset for offset in facts["data_offsets"])
+            dim = dim_of(name)
+            rows = facts["shape"][0] if dim == 1 else 1
+            row = (end - start) // rows
+            starts = start + row * np.arange(rows) + (0 if dim is None else row * first // world)
+            run = row if dim is None else row * ranks // world
+            np.add.at(marks, starts // PAGE, 1)
+            np.add.at(marks, (starts + run - 1) // PAGE + 1, -1)
+        total += min(PAGE * int((np.cumsum(marks) > 0).sum()), size)
     return total
 
 
@@ -219,8 +247,7 @@ def by_load_rank(way: str, folder: Path, device: str, rank: int, world: int) -> 
 
     from penstock.safetensors import load_rank
 
-    shard = {f"*{word}*": dim for word, dim in SHARDED.items()}
-    return lambda: dict(load_rank(files_of(folder), device, shard=shard, group=torch.distributed.group.WORLD))
+    return lambda: dict(load_rank(files_of(folder), device, shard=lambda name, shape: dim_of(name), group=torch.distributed.group.WORLD))
 
 
 LOADERS: dict[str, Callable[[str, Path, str, int, int], Loader]] = {
@@ -460,6 +487,7 @@ def measured(arguments: argparse.Namespace, points: list[Path], processes: list[
     seconds = max(each["ended"] for each in lines) - began
     return {
         "read per need": max(end - start for start, end in zip(counted, after)) / need,
+        "pages per need": sum(page_bytes(arguments.model, number * local, local, arguments.ranks) for number in range(len(points))) / len(points) / need,
         "seconds": seconds,
         "of link": seconds / (need * len(points) / (arguments.rate_mb * 1e6)),
         "memory": max(peak - start - tensors[rank] for rank, (start, peak) in enumerate(zip(before, most))),
@@ -498,7 +526,7 @@ def main() -> int:
     make_model(arguments.model, int(arguments.gb * 1e9), arguments.hidden, arguments.shards)
     nbytes = sum(map(os.path.getsize, files_of(arguments.model)))
     print(f"{nbytes / 1e9:.2f} GB in {arguments.shards} files, {arguments.ranks} ranks, {arguments.latency_ms:g} ms, {arguments.rate_mb:g} MB/s, to {arguments.device}")
-    print(f"{'hosts':<6}{'row':<13} {'way':<9}{'read/need':>10}{'seconds':>9}{'x link':>8}{'MiB/rank':>10}{'cached MiB':>11}{'reads':>9}{'CPU s':>7}")
+    print(f"{'hosts':<6}{'row':<13} {'way':<9}{'read/need':>10}{'pages/need':>12}{'seconds':>9}{'x link':>8}{'MiB/rank':>10}{'cached MiB':>11}{'reads':>9}{'CPU s':>7}")
     figures, failed = [], False
     for hosts in arguments.hosts:
         for row in arguments.rows:
@@ -513,7 +541,7 @@ def main() -> int:
                     failed = True
                     print(f" {found['failed']}", flush=True)
                     continue
-                print(f"{found['read per need']:10.3f}{found['seconds']:9.2f}{found['of link']:8.2f}{found['memory'] / MIB:10.0f}", end="")
+                print(f"{found['read per need']:10.3f}{found['pages per need']:12.3f}{found['seconds']:9.2f}{found['of link']:8.2f}{found['memory'] / MIB:10.0f}", end="")
                 print(f"{found['cached'] / MIB:11.0f}{found['reads']:9}{found['cpu']:7.1f}  {'WRONG: ' + str(found['wrong'][:3]) if found['wrong'] else ''}", flush=True)
                 failed = failed or bool(found["wrong"])
     if arguments.json:
