@@ -47,6 +47,10 @@ def union(ranges: Any) -> list[tuple[int, int]]:
     return found
 
 
+def pages_of(found: set[int]) -> set[int]:
+    return {byte // _node._page_bytes for byte in found}
+
+
 def total(ranges: Any) -> int:
     return sum(length for _, length in ranges)
 
@@ -58,7 +62,8 @@ CUTS: dict[str, tuple[tuple[int, ...], int, int, int]] = {
     "rows, odd shares": ((64, 48), 0, 8, 3),
     "columns, one node": ((8, 64), 1, 4, 4),
     "columns, two nodes": ((8, 1 << 17), 1, 4, 2),
-    "columns, two nodes, short gaps": ((8, 1 << 13), 1, 4, 2),
+    "columns, two nodes, gaps of a page": ((8, 1 << 13), 1, 4, 2),
+    "columns, two nodes, short gaps": ((8, 1 << 12), 1, 4, 2),
     "columns, more ranks on the node than parts": ((8, 1 << 10), 1, 2, 8),
     "columns of experts": ((4, 8, 1 << 16), 2, 4, 2),
     "rows of experts": ((4, 64, 1 << 10), 1, 4, 2),
@@ -75,6 +80,7 @@ def test_a_node_fetches_what_its_ranks_need(cut: str) -> None:
         needed = bytes_of((start, part.run_bytes) for part in parts for start in part.starts)
         fetched = [bytes_of(ranges_of_node(nbytes, part, local)) for part in parts]
         assert all(each == fetched[0] for each in fetched) and fetched[0] >= needed and max(fetched[0]) < nbytes
+        assert pages_of(fetched[0]) == pages_of(needed)
         if "short" not in cut:
             assert fetched[0] == needed
 

@@ -20,8 +20,7 @@ from .sources import Source
 
 __all__ = ["NodePlan", "NodeRanks", "NodeReads", "node_ranks", "ranges_of_node"]
 
-# Shorter gaps between the ranges that a node needs are read too, because one longer read is faster than two reads.
-_short_gap_bytes = 8 << 10
+_page_bytes = os.sysconf("SC_PAGE_SIZE")  # a gap that may contain no whole page is read too
 # The kernel fetches at most this much per call.
 _fetched_bytes = 128 << 10
 # Limit per node for the bytes that are fetched before the ranks request them.
@@ -66,7 +65,7 @@ def ranges_of_node(nbytes: int, part: Part | None, world: int) -> list[Range]:
     inside = part.starts[0] % stride
     before = inside // part.run_bytes % world * part.run_bytes  # bytes of the node's range before this rank's run
     length = min(part.run_bytes * world, stride - inside + before)
-    if len(part.starts) == 1 or stride - length < _short_gap_bytes:
+    if len(part.starts) == 1 or stride - length < _page_bytes:
         return _shares(part.starts[0] - before, part.starts[-1] - part.starts[0] + length, world)
     return [(start - before, length) for start in part.starts]
 
