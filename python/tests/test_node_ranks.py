@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,6 +97,8 @@ def test_whole_tensors_are_shared_evenly() -> None:
     [
         ({}, NodeRanks(0, 1)),
         ({"LOCAL_WORLD_SIZE": "8", "LOCAL_RANK": "5"}, NodeRanks(5, 8)),
+        ({"LOCAL_WORLD_SIZE": "8", "LOCAL_RANK": "5", "WORLD_SIZE": "16"}, NodeRanks(5, 8)),
+        ({"LOCAL_WORLD_SIZE": "8", "LOCAL_RANK": "5", "WORLD_SIZE": "8"}, NodeRanks(5, 8, is_job=True)),
         ({"LOCAL_WORLD_SIZE": "8"}, NodeRanks(0, 8)),
         ({"LOCAL_RANK": "5"}, NodeRanks(0, 1)),
         ({"LOCAL_WORLD_SIZE": "0", "LOCAL_RANK": "0"}, NodeRanks(0, 1)),
@@ -103,7 +107,7 @@ def test_whole_tensors_are_shared_evenly() -> None:
     ],
 )
 def test_the_ranks_of_a_node_are_those_of_torchrun(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: NodeRanks) -> None:
-    for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK"):
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -166,10 +170,42 @@ def test_the_layers_after_a_known_one_are_fetched_by_all_ranks_together(reads: A
     make, fetched = reads
     for rank in range(RANKS):
         request(mine := make(rank), "layers.0.norm", rank)
-        assert total(fetched) == (rank + 1) * (LAYERS - 1 << 20) // RANKS
+        assert total(fetched) == (rank + 1) * ((LAYERS - 1 << 20) // RANKS + (1 << 20))  # its share, and what it reads itself
     header = mine.source.header
-    rows = [row for row, name in enumerate(header.names) if name.endswith("norm") and name != "layers.0.norm"]
-    assert union(fetched) == union((header.offsets[row], header.sizes[row]) for row in rows) and total(union(fetched)) == total(fetched)
+    rows = [row for row, name in enumerate(header.names) if name.endswith("norm")]
+    assert union(fetched) == union((header.offsets[row], header.sizes[row]) for row in rows)
+
+
+def test_the_ranks_of_one_node_fetch_tensors_of_unknown_kinds_too(reads: Any) -> None:
+    make, fetched = reads
+    for rank in range(RANKS):
+        mine = make(rank)
+        mine._node = mine._node._replace(is_job=True)
+        request(mine, mine.source.header.names[0], rank)
+    header = mine.source.header
+    assert union(fetched) == [(header.offsets[0], sum(header.sizes))]
+
+
+@pytest.mark.parametrize(("first", "is_job"), [(1, True), (0, False)], ids=["a program that skips tensors", "several nodes"])
+def test_tensors_of_unknown_kinds_are_not_fetched_for(reads: Any, first: int, is_job: bool) -> None:
+    make, fetched = reads
+    mine = make(0)
+    mine._node = mine._node._replace(is_job=is_job)
+    header = mine.source.header
+    request(mine, header.names[first], 0)
+    kinds = {name.rpartition(".")[2] for offset, _ in fetched for name, at, size in zip(header.names, header.offsets, header.sizes) if at <= offset < at + size}
+    assert kinds == {header.names[first].rpartition(".")[2]}
+
+
+def test_a_whole_tensor_that_was_not_expected_is_fetched_starting_with_each_ranks_share(reads: Any) -> None:
+    make, fetched = reads
+    for rank in range(RANKS):
+        fetched.clear()
+        mine = make(rank)
+        row = mine.source.row(f"layers.{LAYERS - 1}.norm")
+        mine.request(row, None)
+        start, nbytes = mine.source.header.offsets[row], mine.source.header.sizes[row]
+        assert fetched[0][0] == start + nbytes * rank // RANKS and total(fetched) == nbytes
 
 
 def test_nothing_is_fetched_twice_and_no_more_than_the_limit(reads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,14 +215,14 @@ def test_nothing_is_fetched_twice_and_no_more_than_the_limit(reads: Any, monkeyp
     for layer in range(LAYERS):
         request(mine, f"layers.{layer}.norm", 0)
         assert sum(mine._ahead.values()) <= 2 << 20
-    assert total(union(fetched)) == total(fetched) == (LAYERS - 1 << 20) // RANKS
+    assert total(union(fetched)) == total(fetched) == ((LAYERS - 1 << 20) // RANKS) + (1 << 20)
 
 
 def test_read_ahead_can_be_disabled(reads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     make, fetched = reads
     monkeypatch.setenv("PENSTOCK_SAFETENSORS_AHEAD_MIB", "0")
     request(make(0), "layers.0.norm", 0)
-    assert not fetched
+    assert total(fetched) == 1 << 20
 
 
 def test_each_rank_fetches_columns_starting_with_its_share(reads: Any) -> None:
@@ -342,4 +378,35 @@ def test_a_server_sends_each_byte_to_a_node_once(mount: Path, monkeypatch: pytes
             found = {name: tensor for file in files for name, tensor in way(file, rank).items()}
             for name, tensor in model(range(LAYERS)).items():
                 assert torch.equal(found[name], tensor[index_of(name, tensor, rank)]), (rank, name)
-    assert sum(int(os.getxattr(file, "user.read_bytes")) for file in files) <= 1.02 * sum(file.stat().st_size for file in files)
+    assert read_by(mount)[0] <= 1.02
+
+
+def read_by(mount: Path) -> tuple[float, int]:
+    """Returns the bytes that the server sent, per byte of the files, and the number of requests."""
+    files = list(mount.glob("*.safetensors"))
+    sent, requests = (sum(int(os.getxattr(file, f"user.{what}")) for file in files) for what in ("read_bytes", "reads"))
+    return sent / sum(file.stat().st_size for file in files), requests
+
+
+DYING_RANK = """
+import os, signal, sys
+from penstock._tensors.node_ranks import NodePlan, NodeRanks
+from penstock._tensors.sources import Source
+
+reads = NodePlan().reads_of(Source(sys.argv[1]), NodeRanks(1, int(sys.argv[2]), is_job=True))
+reads.request(0, None)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_rank_that_dies_neither_stops_the_others_nor_makes_the_server_send_bytes_twice(mount: Path) -> None:
+    path = min(mount.glob("*.safetensors"))
+    dead = subprocess.run([sys.executable, "-c", DYING_RANK, str(path), str(RANKS)], check=False)
+    assert dead.returncode == -signal.SIGKILL and read_by(mount)[0] > 0.1
+    for rank in (0, 2, 3):
+        reads = NodePlan().reads_of(Source(str(path)), NodeRanks(rank, RANKS, is_job=True))
+        assert reads is not None
+        for row, size in enumerate(reads.source.header.sizes):
+            reads.request(row, None)
+            assert reads.source.file.read_into(bytearray(size), reads.source.header.offsets[row]) == size
+    assert int(os.getxattr(path, "user.read_bytes")) <= 1.02 * path.stat().st_size

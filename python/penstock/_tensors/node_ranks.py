@@ -37,16 +37,18 @@ _Kind = tuple[str, str, tuple[int, ...]]  # name without the first number, type 
 class NodeRanks(NamedTuple):
     rank: int  # of this process on its node
     world: int  # processes on this node that load the same model
+    is_job: bool = False  # no other node loads the model
 
 
 def node_ranks() -> NodeRanks:
     """Returns the ranks of this node: from the variables of torchrun, else from torch.distributed, with one rank per GPU."""
-    world, rank = _variable("LOCAL_WORLD_SIZE"), _variable("LOCAL_RANK")
+    world, rank, job = _variable("LOCAL_WORLD_SIZE"), _variable("LOCAL_RANK"), _variable("WORLD_SIZE")
     torch = sys.modules.get("torch")
     if world is None and torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        world = min(torch.distributed.get_world_size(), torch.cuda.device_count())
+        job = torch.distributed.get_world_size()
+        world = min(job, torch.cuda.device_count())
         rank = torch.distributed.get_rank() if rank is None else rank
-    return NodeRanks((rank or 0) % world, world) if world else NodeRanks(0, 1)
+    return NodeRanks((rank or 0) % world, world, is_job=job == world) if world else NodeRanks(0, 1)
 
 
 def _variable(name: str) -> int | None:
@@ -134,6 +136,8 @@ class NodeReads:
         self._lock = threading.Lock()  # guards the members below
         self._ahead: dict[int, int] = {}  # sizes of the tensors that were fetched but not requested yet, by row
         self._begun: set[int] = set()  # tensors that were fetched or requested
+        self._in_order = 0  # all tensors before this row were requested
+        self._requested: set[int] = set()  # after that row
 
     def goes_on(self, before: NodeReads) -> None:
         """Takes over what was fetched of the same file. Not its header: the file may have been written since."""
@@ -144,15 +148,21 @@ class NodeReads:
             self._ahead, self._begun = {row: size for row, size in ahead.items() if row in rows}, begun
 
     def request(self, row: int, part: Part | None) -> None:
-        """Call this before a part is read. Fetches what the reader would read in small pieces, and this rank's share of the following tensors."""
+        """Call this before a part is read. Fetches what several ranks need, and this rank's share of the following tensors."""
         self._plan.add(self.source, row, part)
-        if part is not None and len(part.starts) > 1:
+        with self._lock:
+            is_new = row not in self._begun
+        if is_new if part is None else len(part.starts) > 1:
             ranges = self._ranges(row, [part])
             first = len(ranges) * self._node.rank // self._node.world
             self._fetch(ranges[first:] + ranges[:first])  # each rank starts with its share, so all shares are fetched at once
         with self._lock:
             self._ahead.pop(row, None)
             self._begun.add(row)
+            self._requested.add(row)
+            while self._in_order in self._requested:
+                self._requested.discard(self._in_order)
+                self._in_order += 1
         room = self._fetch_following(row, min(_most_ahead_bytes, most_ahead_bytes()))
         following = self._plan.after(self.source, self._node) if room > 0 else None
         if following is not None:
@@ -162,7 +172,7 @@ class NodeReads:
         """Fetches this rank's share of the tensors after this row. Returns how much of `room` is left at the end of the file."""
         rows, room = self._following(row, room)
         for each in rows:
-            ranges = self._ranges(each, self._plan.parts(self.source, each))
+            ranges = self._ranges(each, self._plan.parts(self.source, each) or [None])
             first, last = (len(ranges) * rank // self._node.world for rank in (self._node.rank, self._node.rank + 1))
             self._fetch(ranges[first:last])
         return room
@@ -172,8 +182,10 @@ class NodeReads:
         sizes = self.source.header.sizes
         with self._lock:
             room -= sum(self._ahead.values())
+            # If the program has requested every tensor so far, the ranks of all nodes together need all of the following ones.
+            needs_all = self._node.is_job and self._in_order == row + 1
             for each in range(row + 1, len(sizes)):
-                if each not in self._begun and self._plan.parts(self.source, each):
+                if each not in self._begun and (needs_all or self._plan.parts(self.source, each)):
                     room -= sizes[each]
                     if room < 0:
                         return found, 0
