@@ -172,14 +172,17 @@ class Layout:
         self._columns().add(names, [types[word] for word in words], taken, starts, sizes)
         self._ranges_of(source).add_all(offsets, sizes, starts)
 
-    def add_part(self, source: Source, row: int, dtype: Any, part: Part) -> None:
+    def add_part(self, source: Source, row: int, dtype: Any, part: Part, is_read: bool = True) -> int:
+        """Returns the part's offset in the memory. `is_read`: False if the caller reads the part."""
         header = source.header
         name, start = header.names[row], self.nbytes
         self.nbytes = start + aligned(part.nbytes)
         self._columns().add([name], [dtype], [part.shape], [start], [part.nbytes])
-        self._ranges_of(source).add_part(header.offsets[row], part, start)
+        if is_read:
+            self._ranges_of(source).add_part(header.offsets[row], part, start)
         if part.cut is not None:
             self.cuts[name] = part.cut
+        return start
 
     def rows(self) -> Iterable[View]:
         return itertools.chain.from_iterable(each.rows() for each in self._blocks)

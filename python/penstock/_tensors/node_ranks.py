@@ -18,7 +18,7 @@ from .ahead import most_ahead_bytes
 from .slices import Part
 from .sources import Source
 
-__all__ = ["NodePlan", "NodeRanks", "NodeReads", "node_ranks", "ranges_of_node"]
+__all__ = ["ModelPlan", "NodePlan", "NodeRanks", "NodeReads", "node_ranks", "ranges_of_node"]
 
 _page_bytes = os.sysconf("SC_PAGE_SIZE")  # a gap that may contain no whole page is read too
 # The kernel fetches at most this much per call.
@@ -37,7 +37,13 @@ _Kind = tuple[str, str, tuple[int, ...]]  # name without the first number, type 
 class NodeRanks(NamedTuple):
     rank: int  # of this process on its node
     world: int  # processes on this node that load the same model
+    devices: int = 1  # of each process; each device gets a part
     is_job: bool = False  # no other node loads the model
+
+    @property
+    def parts(self) -> int:
+        """The number of parts of a tensor that the node needs."""
+        return self.world * self.devices
 
 
 def node_ranks() -> NodeRanks:
@@ -121,6 +127,39 @@ class NodePlan:
             return self._next
 
 
+class ModelPlan:
+    """The plan of a process that knows all its parts in advance."""
+
+    def __init__(self, node: NodeRanks) -> None:
+        self._node = node._replace(is_job=False)  # nothing is fetched that is not in the plan
+        self._files: dict[str, NodeReads | None] = {}
+        self._parts: dict[tuple[str, int], Part] = {}
+
+    def reads_of(self, source: Source, row: int, part: Part) -> NodeReads | None:
+        """Adds a part. Returns None if this process reads it alone: it is one range, or the file is on a local drive or at a URL."""
+        if self._node.parts == 1 or len(part.starts) == 1:
+            return None
+        if source.name not in self._files:
+            kept = source.in_page_cache()
+            self._files[source.name] = None if kept is None else NodeReads(kept, self, self._node)
+        found = self._files[source.name]
+        if found is not None:
+            self._parts.setdefault((source.name, row), part)
+        return found
+
+    def add(self, source: Source, row: int, part: Part | None) -> None:
+        pass  # it is known
+
+    def parts(self, source: Source, row: int) -> list[Part | None]:
+        part = self._parts.get((source.name, row))
+        return [] if part is None else [part]
+
+    def after(self, source: Source, node: NodeRanks) -> NodeReads | None:
+        names = list(self._files)
+        following = names.index(source.name) + 1
+        return self._files[names[following]] if following < len(names) else None
+
+
 def _kind(source: Source, row: int) -> _Kind:
     header = source.header
     return _number.sub("", header.names[row], count=1), header.types[row], tuple(header.shapes[row])
@@ -129,7 +168,7 @@ def _kind(source: Source, row: int) -> _Kind:
 class NodeReads:
     """Fetches the parts of one file that the ranks of the node need. Thread-safe."""
 
-    def __init__(self, source: Source, plan: NodePlan, node: NodeRanks) -> None:
+    def __init__(self, source: Source, plan: NodePlan | ModelPlan, node: NodeRanks) -> None:
         """`source`: reads through the page cache."""
         self.source = source
         self._plan, self._node = plan, node
@@ -196,7 +235,7 @@ class NodeReads:
 
     def _ranges(self, row: int, parts: Iterable[Part | None]) -> list[Range]:
         header = self.source.header
-        return [(header.offsets[row] + at, length) for part in parts for at, length in ranges_of_node(header.sizes[row], part, self._node.world)]
+        return [(header.offsets[row] + at, length) for part in parts for at, length in ranges_of_node(header.sizes[row], part, self._node.parts)]
 
     def _fetch(self, ranges: Iterable[Range]) -> None:
         """Asks the kernel to fetch ranges into the page cache. It skips bytes that are there or are being read already."""

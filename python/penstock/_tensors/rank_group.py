@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from .._core.arrays import library_named
 from .._core.errors import Closed, InvalidArgument
+from .node_ranks import node_ranks
 from .rank_pieces import Failed, Piece, failure_of, unlike, word_of_failure
 from .reads import Reads
 
@@ -33,6 +34,7 @@ class Group:
         self._group = group
         self.rank = dist.get_rank(group)
         self.world = dist.get_world_size(group)
+        self.node = node_ranks()
         self._met = False
         if self.rank < 0:
             raise InvalidArgument("group: this process is not a member", code="invalid_argument")

@@ -21,9 +21,10 @@ from .. import _native, pipe
 from .._core.errors import Closed, Error, InvalidArgument, PermissionDenied, TimedOut
 from .._core.pieces import remade
 from .frameworks import framework_on
+from .node_ranks import NodeRanks, node_ranks
 from .rank_pieces import MOST_REASON, Failed, Piece, failure_of, unlike, word_of_failure
 from .reads import Ranges, Reads
-from .sharded import Plan, Rank, Shard, dims_of, planned
+from .sharded import OwnReads, Plan, Rank, Shard, dims_of, planned
 from .sources import Paths, Source, Sources, StorageOptions, check_names
 
 __all__ = ["load_rank"]
@@ -96,6 +97,10 @@ class Ranks(Protocol):
     world: int
 
     @property
+    def node(self) -> NodeRanks:
+        """The ranks of this node."""
+
+    @property
     def reads(self) -> bool:
         """True if this rank reads some of the common tensors."""
 
@@ -140,10 +145,10 @@ def _load(
     rank, world = ranks.rank, ranks.world
     with Sources(filename, [place.device] if ranks.reads and ":" in place.device else [], storage_options) as sources:
         mine = Rank(rank, place)
-        plan = planned(sources, [mine], world, dims_of(shard), check_names(names))
-        reads = Reads()
+        plan = planned(sources, [mine], world, dims_of(shard), check_names(names), ranks.node)
+        own, passing = place.arena(mine.own.nbytes), place.arena(mine.passing.nbytes)
+        reads = OwnReads([mine], [own])
         try:
-            own, passing = place.arena(mine.own.nbytes), place.arena(mine.passing.nbytes)
             for source, ranges in mine.own.ranges:
                 reads.start(source, own.memory, ranges)
             found = mine.views(own, passing, plan.dims)
@@ -249,6 +254,10 @@ class _Chain:
         self._before: _Neighbour | None = None
         self._behind: _Neighbour | None = None
         self._telling = False  # True while this rank reports its failure
+
+    @property
+    def node(self) -> NodeRanks:
+        return NodeRanks(self.rank, self.world) if all(each.startswith("unix:") for each in self._urls) else node_ranks()
 
     @property
     def reads(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,11 +12,12 @@ from .._core.arrays.library import Arena
 from .._core.errors import InvalidArgument
 from .frameworks import Framework, framework_on
 from .load_file import Layout, check_type, check_wanted, part_wanted
+from .node_ranks import ModelPlan, NodeRanks, NodeReads
 from .reads import Ranges, Reads
 from .slices import Part
 from .sources import Paths, Source, Sources, StorageOptions, check_names
 
-__all__ = ["Plan", "Rank", "Shard", "dims_of", "load_sharded", "planned"]
+__all__ = ["OwnReads", "Plan", "Rank", "Shard", "dims_of", "load_sharded", "planned"]
 
 # The dimension to split; None: each device gets the whole tensor.
 Shard = Mapping[str, int | None] | Callable[[str, tuple[int, ...]], int | None]
@@ -53,7 +55,7 @@ def load_sharded(
     places = [framework_on(framework, each) for each in _checked(devices)]
     with Sources(filename, [each.device for each in places if ":" in each.device], storage_options) as sources:
         ranks = [Rank(number, place) for number, place in enumerate(places)]
-        plan = planned(sources, ranks, len(ranks), dims_of(shard), check_names(names))
+        plan = planned(sources, ranks, len(ranks), dims_of(shard), check_names(names), NodeRanks(0, 1, len(ranks)))
         return _filled(ranks, plan)
 
 
@@ -94,6 +96,7 @@ class Rank:
         self.place = place
         self.own = Layout(place)
         self.passing = Layout(place)  # tensors that are read completely and then cut
+        self.columns: list[tuple[NodeReads, int, Part, int]] = []  # parts of `own` that the node's ranks read together, and their places
 
     def views(self, own: Arena, passing: Arena, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the tensors, in the order of the names, and those that must still be cut."""
@@ -109,6 +112,37 @@ class Rank:
         return found
 
 
+class OwnReads(Reads):
+    """Reads of the ranks' own parts. The columns are read when the caller waits, a few tensors at a time, because the node's ranks fetch them together."""
+
+    _most_tensors = 2  # under way; the kernel fetches the tensors after them
+
+    def __init__(self, ranks: Sequence[Rank], arenas: Sequence[Arena]) -> None:
+        super().__init__()
+        self._columns = [(each, arena.memory) for each, arena in zip(ranks, arenas)]
+
+    def wait(self) -> None:
+        under_way: deque[Reads] = deque()
+        try:
+            for turn in itertools.zip_longest(*([(*each, memory) for each in rank.columns] for rank, memory in self._columns)):
+                for reads, row, part, place, memory in filter(None, turn):
+                    reads.request(row, part)
+                    ranges = Ranges()
+                    ranges.add_part(reads.source.header.offsets[row], part, place)
+                    under_way.append(Reads())
+                    under_way[-1].start(reads.source, memory, ranges)
+                while len(under_way) > self._most_tensors * len(turn):
+                    under_way[0].wait()
+                    under_way.popleft()
+            for each in under_way:
+                each.wait()
+            super().wait()
+        finally:
+            for each in under_way:
+                each.stop()
+            self.stop()
+
+
 class Plan(NamedTuple):
     """The reads for some of the ranks."""
 
@@ -117,7 +151,8 @@ class Plan(NamedTuple):
     dims: dict[str, int | None]  # the split dimension of each tensor, in file order
 
 
-def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[str, tuple[int, ...]], int | None], names: set[str] | None) -> Plan:
+def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[str, tuple[int, ...]], int | None], names: set[str] | None, node: NodeRanks) -> Plan:
+    """`node`: the ranks that read the files on this node."""
     check_wanted(sources.files, names, None)
     cut: list[tuple[Source, int, list[Part]]] = []
     dims: dict[str, int | None] = {}
@@ -134,10 +169,14 @@ def planned(sources: Sources, ranks: list[Rank], world: int, dim_of: Callable[[s
         cut += [(source, row, parts) for row, parts in zip(rows, parts_of) if parts is not None]
     whole_bytes = ranks[0].own.nbytes
     whole = [rank.own.taken_ranges() for rank in ranks][0]  # the same for all ranks
+    together = ModelPlan(node)
     for source, row, parts in cut:
         for rank, part in zip(ranks, parts):
             layout = rank.own if part.cut is None else rank.passing
-            layout.add_part(source, row, rank.place.dtype(source.header.types[row]), part)
+            reads = together.reads_of(source, row, part) if part.cut is None else None
+            place = layout.add_part(source, row, rank.place.dtype(source.header.types[row]), part, is_read=reads is None)
+            if reads is not None:
+                rank.columns.append((reads, row, part, place))
     return Plan(whole, whole_bytes, dims)
 
 
@@ -163,9 +202,9 @@ def _parts_of(
 
 
 def _filled(ranks: list[Rank], plan: Plan) -> list[dict[str, Any]]:
-    reads = Reads()
+    arenas = [rank.place.arena(rank.own.nbytes) for rank in ranks]
+    reads = OwnReads(ranks, arenas)
     try:
-        arenas = [rank.place.arena(rank.own.nbytes) for rank in ranks]
         passing = [rank.place.arena(rank.passing.nbytes) for rank in ranks]
         for source, ranges in plan.whole:
             reads.start(source, arenas[0].memory, ranges, [each.memory for each in arenas[1:]])
