@@ -191,10 +191,12 @@ class NodeReads:
         self._plan.add(self.source, row, part)
         with self._lock:
             is_new = row not in self._begun
-        if is_new if part is None else len(part.starts) > 1:
+        has_columns = part is not None and len(part.starts) > 1
+        if is_new or has_columns:
             ranges = self._ranges(row, [part])
             first = len(ranges) * self._node.rank // self._node.world
-            self._fetch(ranges[first:] + ranges[:first])  # each rank starts with its share, so all shares are fetched at once
+            # Each rank starts with its share, so all shares are fetched at once. Long ranges are read in long pieces anyway.
+            self._fetch(ranges[first:] + ranges[:first], sys.maxsize if has_columns else _most_ahead_bytes // self._node.world)
         with self._lock:
             self._ahead.pop(row, None)
             self._begun.add(row)
@@ -237,10 +239,12 @@ class NodeReads:
         header = self.source.header
         return [(header.offsets[row] + at, length) for part in parts for at, length in ranges_of_node(header.sizes[row], part, self._node.parts)]
 
-    def _fetch(self, ranges: Iterable[Range]) -> None:
+    def _fetch(self, ranges: Iterable[Range], most_bytes: int = sys.maxsize) -> None:
         """Asks the kernel to fetch ranges into the page cache. It skips bytes that are there or are being read already."""
         descriptor = self.source.file.fileno()
         with suppress(OSError):  # some file systems reject this advice
             for offset, length in ranges:
+                length = min(length, most_bytes)
+                most_bytes -= length
                 for at in range(0, length, _fetched_bytes):
                     os.posix_fadvise(descriptor, offset + at, min(_fetched_bytes, length - at), os.POSIX_FADV_WILLNEED)
