@@ -412,6 +412,23 @@ def mounted(arguments: argparse.Namespace, hosts: int) -> Iterator[list[Path]]:
             process.wait()
 
 
+@contextlib.contextmanager
+def namespaces(count: int) -> Iterator[list[list[str]]]:
+    """Makes a network namespace for each of two hosts, and a link between them. Yields the words that start a program in each."""
+    names = [f"penstock-ranks-{os.getpid()}-{number}" for number in range(count)]
+    commands = [f"netns add {each}" for each in names]
+    commands += [f"link add ranks0 netns {names[0]} type veth peer name ranks0 netns {names[-1]}"]
+    for number, name in enumerate(names):
+        commands += [f"-n {name} address add 10.99.0.{number + 1}/24 dev ranks0", f"-n {name} link set ranks0 up", f"-n {name} link set lo up"]
+    try:
+        for each in commands:
+            subprocess.run(["ip", *each.split()], check=True)
+        yield [["ip", "netns", "exec", each, "env", "GLOO_SOCKET_IFNAME=ranks0"] for each in names]
+    finally:
+        for each in names:
+            subprocess.run(["ip", "netns", "delete", each], check=False)
+
+
 def memory_of(pid: int) -> int:
     """Returns the bytes of a process's memory that belong to no file."""
     with contextlib.suppress(OSError):
@@ -433,13 +450,14 @@ def cached_bytes(path: str) -> int:
 
 def run(arguments: argparse.Namespace, row: str, way: str, hosts: int) -> dict[str, Any]:
     local = arguments.ranks // hosts
-    with mounted(arguments, hosts) as points:
+    with mounted(arguments, hosts) as points, namespaces(hosts) if arguments.namespaces and hosts == 2 else contextlib.nullcontext([[]] * hosts) as starts:
         processes = []
         for number, point in enumerate(points):
             words = [sys.executable, __file__, "--folder", str(point), "--model", str(arguments.model), "--device", arguments.device, "--ranks", str(arguments.ranks)]
             words += ["--meeting", str(points[0].parent / "meeting"), "--whole", *arguments.whole, "--one", row, way, f"{number * local}+{local}"]
             if way == "run":
                 words = [sys.executable, "-m", "penstock", "run", "--no-audit", "--", *words]
+            words = starts[number] + words
             environment = os.environ | {"TQDM_DISABLE": "1"}
             processes.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment))
         try:
@@ -513,6 +531,7 @@ def main() -> int:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--ways", nargs="+", choices=("original", "prefetch", "run"), default=["original", "prefetch", "run"])
     parser.add_argument("--whole", nargs="*", choices=SHARDED, default=[], help="tensors that every rank loads whole, such as k_proj v_proj")
+    parser.add_argument("--namespaces", action="store_true", help="run two hosts in network namespaces, as root; the mount does not use the network")
     parser.add_argument("--server", type=Path, default=SERVER)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
