@@ -25,7 +25,8 @@ FLOORS = {
     # For programs, one package for each audience.
     "gguf": {"_core", "_tensors"},
     "safetensors": {"_core", "_tensors", "_patch"},
-    "torch": {"_core", "_tensors"},
+    "weights_cache": {"_core", "_tensors"},
+    "torch": {"_core", "_tensors", "weights_cache"},
     "weights": {"_core", "_tensors", "pipe"},
     "zarr": {"_core", "penstock"},
     "cuda_bindings": {"_core", "_cufile"},
@@ -37,7 +38,7 @@ FLOORS = {
     "lmcache": {"_core", "kv"},
     "lmcache_connector": {"_core", "kv"},
     "sglang": {"_core", "kv"},
-    "vllm": {"_core", "_tensors", "_patch", "kv", "safetensors"},
+    "vllm": {"_core", "_tensors", "_patch", "kv", "safetensors", "weights_cache"},
     "vllm_weights": {"_core", "weights"},
     # penstock.load() and penstock.save() choose the package for a file.
     "_files": {"_core", "_tensors", "gguf", "safetensors", "torch"},

@@ -83,6 +83,7 @@ _submodules = {
     "vllm": "",
     "vllm_weights": "vllm",
     "weights": "",
+    "weights_cache": "torch",
     "zarr": "zarr",
 }
 
@@ -107,6 +108,7 @@ if _TYPE_CHECKING:
     from . import vllm as vllm
     from . import vllm_weights as vllm_weights
     from . import weights as weights
+    from . import weights_cache as weights_cache
     from . import zarr as zarr
     from ._core.plan import Plan, PlanPart
     from ._core.requests import Request

@@ -21,10 +21,11 @@ from ._save_checkpoint import save, save_async
 
 if TYPE_CHECKING:
     from . import checkpoint as checkpoint
+    from ._load_module import load_module
 else:
-    __getattr__ = lazily(__name__, __name__, {}, modules=("checkpoint",))
+    __getattr__ = lazily(__name__, __name__, {"._load_module": ("load_module",)}, modules=("checkpoint",))
 
-__all__ = ["CheckpointError", "SaveFuture", "fallback_reason", "load", "save", "save_async"]
+__all__ = ["CheckpointError", "SaveFuture", "fallback_reason", "load", "load_module", "save", "save_async"]
 
 CheckpointError.__module__ = SaveFuture.__module__ = __name__
 

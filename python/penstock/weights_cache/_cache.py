@@ -1,0 +1,458 @@
+"""WeightsCache: finished weights in a folder. Each entry is one safetensors file, whose tensors are storages and the structure that refers to them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import _native
+from .._core.arrays.of_torch import count_changes
+from .._core.batches import in_batches
+from .._core.errors import Error, InvalidArgument, PermissionDenied, ShortRead
+from .._core.futures import wait
+from .._core.pieces import Piece, move_pieces
+from .._core.torch_storages import Memory, memory_of, new_storage, reaches, synchronize
+from .._tensors.errors import SafetensorError
+from .._tensors.reads import Flow, Ranges, Request, read_now
+from .._tensors.save_file import Tensor, beginning_of
+from .._tensors.sources import Source
+from ._digest import Digest, rows_in
+from ._sources import Contents, contents_of
+from ._structure import NotCacheable, Structure, difference, restored, structure_of, tensors_of
+
+__all__ = ["Key", "WeightsCache"]
+
+_log = logging.getLogger("penstock")
+
+_VERSION = "1"
+_ENDING = ".safetensors"
+_STRUCTURE, _DIGEST = "structure", "~digest"  # rows; the digest is last, because it is computed while the others are written
+_DIGEST_BYTES = 64  # of the storages, then the SHA-256 of the structure and the header's fields
+_MOST_STRUCTURE_BYTES = 1 << 30
+_GROUP_BYTES = 256 << 20  # storages that are read, and then checked while the next ones are read
+_LARGE_BYTES = 1 << 20  # PyTorch's allocator keeps smaller blocks apart
+_FREE = 1 / 16  # of the file system that stays free by default
+
+
+class Key(NamedTuple):
+    """The key of an entry: `text` names everything that decides the weights, and `contents` are the source files that it covers."""
+
+    text: str
+    contents: Contents
+
+    @property
+    def file(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()[:40] + _ENDING
+
+
+class _Unusable(Exception):
+    """An entry that must not be used, and why."""
+
+
+class _Different(Exception):
+    """An entry whose tensors differ from those to fill, and how."""
+
+
+class WeightsCache:
+    """Keeps finished weights on disk, so that the next start reads them instead of loading, converting and quantizing again. Shared by threads and
+    processes; a process may be killed at any time.
+
+    Arguments:
+
+    - `folder`: created if missing. Your user must own it, and no other user may be able to write to it, because entries contain pickles.
+    - `capacity_bytes`: the maximum size of all entries; None means half of the file system. The least recently used entries are removed.
+    - `free_bytes`: space that the cache leaves free on the file system; None means 1/16 of it.
+
+    Raises: PermissionDenied, InvalidArgument, OSError.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, capacity_bytes: int | None = None, free_bytes: int | None = None) -> None:
+        for name, value in (("capacity_bytes", capacity_bytes), ("free_bytes", free_bytes)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise TypeError(f"{name} must be an int (bytes) or None, not {type(value).__name__}")
+            if value is not None and value < 0:
+                raise InvalidArgument(f"{name} is {value}, but must be at least 0", code="invalid_argument")
+        self.folder = os.path.abspath(os.fspath(folder))
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        if (problem := _problem_of(os.stat(self.folder))) is not None:
+            raise PermissionDenied(f"the weights cache {self.folder} {problem}", code="permission_denied", filename=self.folder)
+        room = os.statvfs(self.folder)
+        disk_bytes = room.f_blocks * room.f_frsize
+        self._capacity = disk_bytes // 2 if capacity_bytes is None else capacity_bytes
+        self._free = int(disk_bytes * _FREE) if free_bytes is None else free_bytes
+
+    def key(self, values: Mapping[str, Any], sources: Iterable[str | os.PathLike[str]] = ()) -> Key:
+        """Returns the key for some values and the contents of source files. Blocks while new or changed files are read and hashed.
+
+        `values`: everything else that decides the weights, as JSON types: the model, the engine's version, the rank, the quantization.
+
+        Raises TypeError for other types, and OSError if a file cannot be read.
+        """
+        contents = contents_of(os.path.join(self.folder, "sources"), sources)
+        told = {"values": dict(values), "sources": contents.hashes, "torch": str(torch.__version__), "format": _VERSION}
+        return Key(json.dumps(told, sort_keys=True), contents)
+
+    def get(
+        self, values: Mapping[str, Any], build: Callable[[], Any], *, sources: Iterable[str | os.PathLike[str]] = (), device: Any = None
+    ) -> Any:
+        """Returns the stored result of build() for this key, or calls build() and stores its result. See `key()`, `load()` and `save()`."""
+        key = self.key(values, sources)
+        found = self.load(key, device=device)
+        if found is None:
+            found = build()
+            self.save(key, found)
+        return found
+
+    def fill(self, key: Key, module: torch.nn.Module, load: Callable[[torch.nn.Module], object]) -> None:
+        """Fills the tensors of a module in place: from the cache, or with load(module), whose result is then stored.
+
+        Nothing is stored if load() replaces tensors, because the next process could not fill them.
+        """
+        before = self._tensors_of(module)
+        if before is not None and self.load(key, into=before) is not None:
+            return
+        load(module)
+        after = None if before is None else self._tensors_of(module)
+        if before is None or after is None:
+            return
+        if (problem := difference(before, after)) is not None:
+            _log.warning("weights cache: not stored: load() replaced tensors, and the module %s now", problem)
+            return
+        self.save(key, after)
+
+    def _tensors_of(self, module: torch.nn.Module) -> dict[str, torch.Tensor] | None:
+        try:
+            return tensors_of(module)
+        except NotCacheable as problem:
+            _log.warning("weights cache: not used: %s %s", type(module).__name__, problem)
+            return None
+
+    def load(self, key: Key, *, device: Any = None, into: dict[str, torch.Tensor] | None = None) -> Any:
+        """Returns the object that was stored under the key, or None. Blocks.
+
+        - `device`: the device for tensors that were on a GPU; None means their old one.
+        - `into`: fills these tensors, and returns them. The stored object must be a dict of tensors that differ from them in their bytes only. If it
+          differs, they are unchanged; if reading fails, their contents are undefined.
+
+        Tensors have the strides, aliases and classes that they had.
+
+        Removes an entry that is damaged, incomplete, of another version, or writable by another user. Raises torch.OutOfMemoryError.
+        """
+        path = os.path.join(self.folder, key.file)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError as problem:
+            if problem.errno == errno.ELOOP:
+                self._remove(path, None, "is a symbolic link")
+            else:
+                _log.warning("weights cache: cannot open %s: %s", path, problem)
+            return None
+        try:
+            began = time.perf_counter()
+            found, nbytes = _loaded(path, descriptor, key, None if device is None else torch.device(device), into)
+            with contextlib.suppress(OSError):
+                os.utime(descriptor)  # the time of the last use
+            _log.info("weights cache: read %d bytes from %s in %.3f s", nbytes, path, time.perf_counter() - began)
+            return found
+        except _Different as problem:
+            _log.warning("weights cache: %s is not used, because it %s", path, problem)
+        except _Unusable as problem:
+            self._remove(path, descriptor, str(problem))
+        except Error as problem:
+            _log.warning("weights cache: cannot read %s: %s", path, problem)
+        finally:
+            os.close(descriptor)
+        return None
+
+    def save(self, key: Key, value: Any) -> bool:
+        """Stores an object under the key, durably. Blocks. The object's tensors must not change meanwhile.
+
+        Returns False, and logs the reason, if the object cannot be stored exactly, if a source file has changed since `key()`, or if there is no
+        room. An existing entry is then unchanged.
+        """
+        try:
+            began = time.perf_counter()
+            nbytes = self._save(key, structure_of(value))
+            _log.info("weights cache: wrote %d bytes to %s in %.3f s", nbytes, os.path.join(self.folder, key.file), time.perf_counter() - began)
+            return True
+        except NotCacheable as problem:
+            _log.warning("weights cache: not stored: %s %s", type(value).__name__, problem)
+        except OSError as problem:
+            _log.warning("weights cache: not stored: %s", problem)
+        return False
+
+    def clear(self) -> None:
+        """Removes all entries. Processes that are reading an entry keep it until they are done."""
+        with self._locked():
+            for _, _, path in self._entries():
+                os.unlink(path)
+
+    def _save(self, key: Key, structure: Structure) -> int:
+        path = os.path.join(self.folder, key.file)
+        image = _Image(key, structure)
+        with contextlib.ExitStack() as stack:
+            with self._locked():
+                self._make_room(image.nbytes, image.nbytes)
+                pending = stack.enter_context(_native.PendingFile(path, 0o600))
+                fcntl.flock(pending.fileno(), fcntl.LOCK_EX)  # says that its writer is alive
+            with pending.open(direct=True) as file:  # bypasses the page cache if possible, because the data is flushed to disk immediately
+                move_pieces(file, image.pieces(), label=path, write=True, meanwhile=image.end)
+                move_pieces(file, [image.digest()], label=path, write=True)
+            with self._locked():
+                if not key.contents.are_current():
+                    raise NotCacheable("was loaded while its source files changed")
+                self._make_room(image.nbytes, 0, path)
+                pending.publish()
+        return image.nbytes
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Locks the folder against other processes and threads, for the time of a few system calls."""
+        descriptor = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _entries(self) -> list[tuple[int, int, str]]:
+        """Returns the time of the last use, the size and the path of each entry, oldest first. Removes files of writers that were killed."""
+        found = []
+        for each in os.scandir(self.folder):
+            with contextlib.suppress(OSError):
+                status = each.stat(follow_symlinks=False)
+                if each.name.endswith(_ENDING):
+                    found.append((status.st_mtime_ns, status.st_size, each.path))
+                elif f"{_ENDING}.penstock-" in each.name and not _is_in_use(each.path):
+                    os.unlink(each.path)
+        return sorted(found)
+
+    def _make_room(self, nbytes: int, disk_bytes: int, replaced: str | None = None) -> None:
+        """Removes the least recently used entries until an entry of `nbytes` fits. `disk_bytes`: the space that is still to be written. `replaced`: an
+        entry that the new one replaces. Raises NotCacheable if there is no room.
+        """
+        if nbytes > self._capacity:
+            raise NotCacheable(f"needs {nbytes} bytes, and the capacity of {self.folder} is {self._capacity}")
+        entries = [each for each in self._entries() if each[2] != replaced]
+        total = sum(size for _, size, _ in entries)
+        while total + nbytes > self._capacity or self._room() < disk_bytes:
+            if not entries:
+                raise NotCacheable(f"needs {nbytes} bytes, and the file system of {self.folder} must keep {self._free} bytes free")
+            _, size, path = entries.pop(0)
+            os.unlink(path)
+            total -= size
+            _log.info("weights cache: removed %s, the least recently used entry", path)
+
+    def _room(self) -> int:
+        room = os.statvfs(self.folder)
+        return room.f_bavail * room.f_frsize - self._free
+
+    def _remove(self, path: str, descriptor: int | None, why: str) -> None:
+        _log.warning("weights cache: removed %s, because it %s", path, why)
+        with contextlib.suppress(OSError), self._locked():
+            if descriptor is None or os.path.samestat(os.lstat(path), os.fstat(descriptor)):  # else another process has replaced it
+                os.unlink(path)
+
+
+def _problem_of(status: os.stat_result) -> str | None:
+    """Returns why a file or folder is not this user's alone, phrased to follow its name."""
+    if status.st_uid != os.geteuid():
+        return f"belongs to the user {status.st_uid}, not to {os.geteuid()}"
+    if status.st_mode & 0o022:
+        return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o}): run chmod go-w"
+    return None
+
+
+def _is_in_use(path: str) -> bool:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+class _Image:
+    """The contents of an entry that is being written."""
+
+    def __init__(self, key: Key, structure: Structure) -> None:
+        self._structure = structure
+        devices = json.dumps([[each.nbytes(), str(each.device)] for each in structure.storages])
+        self._metadata = {"penstock.weights_cache": _VERSION, "key": key.text, "storages": devices}
+        self._memories = [memory_of(each) for each in structure.storages]
+        rows = {f"{i:08d}": Tensor("U8", (each.nbytes(),), each.nbytes(), b"") for i, each in enumerate(structure.storages) if each.nbytes()}
+        rows[_STRUCTURE] = Tensor("U8", (len(structure.pickled),), len(structure.pickled), b"")
+        rows[_DIGEST] = Tensor("U8", (_DIGEST_BYTES,), _DIGEST_BYTES, b"")
+        self._beginning, order = beginning_of(rows, self._metadata)
+        self._offsets: dict[str, int] = {}
+        self.nbytes = len(self._beginning)
+        for name in order:
+            self._offsets[name] = self.nbytes
+            self.nbytes += rows[name].nbytes
+        self._sum = b""
+
+    def pieces(self) -> list[Piece]:
+        synchronize(each.device for memories in self._memories for each in memories)
+        found = [_piece_of_bytes("header", 0, self._beginning), _piece_of_bytes(_STRUCTURE, self._offsets[_STRUCTURE], self._structure.pickled)]
+        for i, memories in enumerate(self._memories):
+            found += [Piece(f"storage {i}", self._offsets[f"{i:08d}"], each.nbytes, each.address, each.owner, each.device) for each in memories]
+        return found
+
+    def end(self) -> None:
+        """Computes the digest, while the pieces are being written."""
+        digest = Digest()
+        row, contents = 0, []
+        for memories in self._memories:
+            for each in memories:
+                contents.append((_bytes_of(each), row))
+                row += rows_in(each.nbytes)
+        digest.add(contents)
+        self._sum = digest.value() + _hash_of(self._metadata, self._structure.pickled)
+
+    def digest(self) -> Piece:
+        return _piece_of_bytes(_DIGEST, self._offsets[_DIGEST], self._sum)
+
+
+def _piece_of_bytes(name: str, offset: int, content: bytes) -> Piece:
+    address, nbytes = _native.resolve(content, False)[:2]
+    return Piece(name, offset, nbytes, address, content)
+
+
+def _bytes_of(memory: Memory) -> Any:
+    return torch.empty(0, dtype=torch.uint8, device=memory.device).set_(memory.owner, 0, (memory.nbytes,), (1,))
+
+
+def _hash_of(metadata: Mapping[str, str], pickled: bytes) -> bytes:
+    found = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
+    found.update(pickled)
+    return found.digest()
+
+
+def _loaded(path: str, descriptor: int, key: Key, device: Any, into: dict[str, Any] | None) -> tuple[Any, int]:
+    """Returns the object in an entry, and the number of bytes read. Raises _Unusable if the entry must not be used."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise _Unusable("is not a file")
+    if (problem := _problem_of(status)) is not None:
+        raise _Unusable(problem)
+    try:
+        source = Source(path, descriptor=descriptor)
+        try:
+            return _read(source, key, device, into), status.st_size
+        finally:
+            source.file.close()
+    except (SafetensorError, ShortRead) as problem:
+        raise _Unusable(f"is damaged: {problem}") from problem
+
+
+def _read(source: Source, key: Key, device: Any, into: dict[str, Any] | None) -> Any:
+    metadata = source.header.metadata or {}
+    if metadata.get("penstock.weights_cache") != _VERSION:
+        raise _Unusable("has another version")
+    if metadata.get("key") != key.text:
+        raise _Unusable("belongs to another key")
+    pickled, told = (_content_of(source, name) for name in (_STRUCTURE, _DIGEST))
+    if len(told) != _DIGEST_BYTES or told[32:] != _hash_of(metadata, pickled):
+        raise _Unusable("is damaged")
+    places = json.loads(metadata["storages"])
+    if into is None:
+        storages = _new_storages(places, device)
+    else:
+        stored = _restored(pickled, [torch.UntypedStorage(nbytes, device="meta") for nbytes, _ in places])
+        if (problem := difference(stored, into)) is not None:
+            raise _Different(problem)
+        storages = list({each.untyped_storage()._cdata: each.untyped_storage() for each in into.values()}.values())
+    if _read_storages(source, storages) != told[:32]:
+        raise _Unusable("is damaged: its contents do not match their digest")
+    if into is None:
+        return _restored(pickled, storages)
+    count_changes(into.values())
+    return into
+
+
+def _restored(pickled: bytes, storages: list[Any]) -> Any:
+    try:
+        return restored(pickled, storages)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as problem:
+        raise _Unusable(f"cannot be unpickled: {type(problem).__name__}: {problem}") from problem
+
+
+def _content_of(source: Source, name: str) -> bytes:
+    row = source.row(name)
+    size = source.header.sizes[row]
+    if size > _MOST_STRUCTURE_BYTES:
+        raise _Unusable("is damaged")
+    content = bytearray(size)
+    read_now(source, content, source.header.offsets[row], size)
+    return bytes(content)
+
+
+def _new_storages(told: list[tuple[int, str]], device: Any) -> list[Any]:
+    """Creates the storages, those of a GPU in one block of its allocator, because a new block for each takes longer than reading."""
+    places = [torch.device(name) if device is None or not name.startswith("cuda") else device for _, name in told]
+    for each in set(places):
+        if not reaches(each) or (each.type == "cuda" and (each.index or 0) >= torch.cuda.device_count()):
+            raise _Unusable(f"needs the device {each}, which this process cannot use")
+        if each.type == "cuda":
+            large = sum(-(-nbytes // 512) * 512 for (nbytes, _), place in zip(told, places) if place == each and nbytes > _LARGE_BYTES)
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):  # less memory in one piece
+                torch.empty(large, dtype=torch.uint8, device=each)
+    return [new_storage(nbytes, place) for (nbytes, _), place in zip(told, places)]
+
+
+def _read_storages(source: Source, storages: list[Any]) -> bytes:
+    """Reads the storages, and returns their digest. Each group's digest is computed while the next groups are read."""
+    rows, row = [], 0
+    for each in storages:
+        rows.append(row)
+        row += rows_in(each.nbytes())
+    by_device: dict[Any, list[int]] = {}
+    for i, each in enumerate(storages):
+        if each.nbytes():
+            by_device.setdefault(each.device, []).append(i)
+    synchronize(by_device)
+    flow, requests, digest = Flow(), [], Digest()
+    try:
+        for own in by_device.values():
+            for group in in_batches(own, _GROUP_BYTES, lambda i: storages[i].nbytes()):
+                requests.append((group, _started(flow, source, storages, group)))
+        for group, request in requests:
+            request.check()
+            digest.add([(_bytes_of(memory_of(storages[i])[0]), rows[i]) for i in group])
+    finally:
+        running = [request.future for _, request in requests if not request.future.done()]
+        for each in running:
+            each.cancel()
+        wait(running)
+    return digest.value()
+
+
+def _started(flow: Flow, source: Source, storages: list[Any], group: list[int]) -> Request:
+    """Starts reading a group's storages. One memory object covers them all."""
+    header = source.header
+    offsets, sizes = zip(*((header.offsets[found], header.sizes[found]) for found in (source.row(f"{i:08d}") for i in group)))
+    addresses = [storages[i].data_ptr() for i in group]
+    if any(size != storages[i].nbytes() for i, size in zip(group, sizes)):
+        raise _Unusable("is damaged")
+    first = min(addresses)
+    ranges = Ranges()
+    ranges.add_all(offsets, sizes, [address - first for address in addresses])
+    last = max(address + size for address, size in zip(addresses, sizes))
+    return flow.add(source, _native.Pointer(first, last - first, [storages[i] for i in group]), ranges)

@@ -1,0 +1,193 @@
+"""Hashes of the contents of source files. Each state of a file is read once; an index in the cache's folder keeps its hash."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+__all__ = ["Contents", "FileState", "contents_of", "model_files", "state_of"]
+
+_CHUNK_BYTES = 16 << 20
+_THREADS = 8
+_VERSION = 1
+# A file that changes twice within its file system's time stamp granularity may keep its time stamps.
+_TICK_NS = 20_000_000
+_COARSE_TICK_NS = 2_100_000_000
+_MOST_RECORDS = 100_000  # further records replace the oldest ones
+_KINDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")  # of weights, in the order in which engines look for them
+
+
+class FileState(NamedTuple):
+    """Values that change whenever a file's contents change. The kernel does not show its change cookie to programs; ctime is the part that it shows."""
+
+    path: str
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Contents(NamedTuple):
+    """Source files, each with its state when it was hashed and the hash of its contents."""
+
+    files: list[tuple[FileState, str]]
+
+    def are_current(self) -> bool:
+        """Returns True if no file has changed since it was hashed."""
+        try:
+            return all(state_of(state.path) == state for state, _ in self.files)
+        except OSError:
+            return False
+
+    @property
+    def hashes(self) -> list[str]:
+        return [found for _, found in self.files]
+
+
+def state_of(path: str) -> FileState:
+    found = os.stat(path)
+    return FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def contents_of(folder: str, paths: Iterable[str | os.PathLike[str]]) -> Contents:
+    """Returns the contents of files. Reads those whose state is not in the index. Of several processes, each reads a part of the files. Blocks.
+
+    `folder`: keeps the index. Raises OSError if a file cannot be read.
+    """
+    wanted = [os.path.realpath(each) for each in paths]
+    found: dict[str, tuple[FileState, str]] = {}
+    with contextlib.suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    for waits in (False, True):  # first the files that no other process is reading
+        for path in wanted:
+            if path not in found and (record := _record_of(folder, path, waits)) is not None:
+                found[path] = record
+    return Contents([found[each] for each in wanted])
+
+
+def _record_of(folder: str, path: str, waits: bool) -> tuple[FileState, str] | None:
+    """Returns None if another process is reading the file, unless `waits` is True."""
+    record = os.path.join(folder, hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + ".json")
+    state = state_of(path)
+    if (known := _known(record, state)) is not None:
+        return state, known
+    with _locked(record, waits) as is_locked:
+        if not is_locked:
+            return None
+        if (known := _known(record, state)) is not None:
+            return state, known
+        while True:
+            _wait_for_tick(state)
+            found = _hash_of(path)
+            now = state_of(path)
+            if now == state:
+                break
+            state = now  # changed while it was read
+        if state.ctime_ns + _tick_of(state) <= time.time_ns():  # else its clock is ahead, and time stamps prove nothing
+            _keep(record, state, found)
+        return state, found
+
+
+def _known(record: str, state: FileState) -> str | None:
+    try:
+        with open(record, encoding="utf-8") as file:
+            told = json.load(file)
+        if told["version"] == _VERSION and told["state"] == list(state) and _is_hash(told["hash"]):
+            return str(told["hash"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # absent, or left incomplete by a crash
+        pass
+    return None
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64
+
+
+def _keep(record: str, state: FileState, found: str) -> None:
+    """Writes a record, if possible. A crash leaves the old record or the new one, or one that is not valid JSON."""
+    temporary = f"{record}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        _make_room(os.path.dirname(record))
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump({"version": _VERSION, "state": list(state), "hash": found}, file)
+        os.replace(temporary, record)
+
+
+def _make_room(folder: str) -> None:
+    names = os.listdir(folder)
+    if len(names) >= _MOST_RECORDS:
+        paths = [os.path.join(folder, each) for each in names]
+        for path in sorted(paths, key=lambda each: os.stat(each).st_mtime_ns)[: len(paths) // 2]:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+@contextlib.contextmanager
+def _locked(record: str, waits: bool) -> Iterator[bool]:
+    """Locks a record against other processes, which would read the same file. Yields False if one holds the lock and `waits` is False."""
+    with contextlib.ExitStack() as stack:
+        is_locked = True
+        try:
+            descriptor = os.open(f"{record}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except BlockingIOError:
+            is_locked = False
+        except OSError:  # a full or read-only disk: the file is read without a lock
+            pass
+        yield is_locked
+
+
+def _tick_of(state: FileState) -> int:
+    return _COARSE_TICK_NS if state.ctime_ns % 1_000_000_000 == 0 else _TICK_NS
+
+
+def _wait_for_tick(state: FileState) -> None:
+    """Waits until a later change of a new file must have another time stamp."""
+    left = state.ctime_ns + _tick_of(state) - time.time_ns()
+    if 0 < left <= _COARSE_TICK_NS:
+        time.sleep(left / 1e9)
+
+
+def _hash_of(path: str) -> str:
+    """Returns the SHA-256 of the SHA-256 of each 16 MiB. Reads through the page cache, because the file is about to be loaded."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        starts = range(0, size, _CHUNK_BYTES)
+        with concurrent.futures.ThreadPoolExecutor(min(_THREADS, len(starts) or 1, os.cpu_count() or 1), "penstock-hash") as pool:
+            parts = pool.map(lambda start: _hash_of_chunk(file.fileno(), start), starts)
+            return hashlib.sha256(size.to_bytes(8, "little") + b"".join(parts)).hexdigest()
+
+
+def _hash_of_chunk(descriptor: int, start: int) -> bytes:
+    found = hashlib.sha256()
+    place, past = start, start + _CHUNK_BYTES
+    while place < past and (content := os.pread(descriptor, min(1 << 20, past - place), place)):
+        found.update(content)
+        place += len(content)
+    return found.digest()
+
+
+def model_files(folder: str | os.PathLike[str]) -> list[str]:
+    """Returns the files of a model's folder that decide its weights: those in its index, or all of the first kind that it has, and its configuration
+    and code. Raises NotADirectoryError or FileNotFoundError.
+    """
+    names = sorted(os.listdir(folder))
+    kinds = (tuple(each for each in names if each.endswith(kind)) for kind in _KINDS)
+    weights: Sequence[str] = next((each for each in kinds if each), ())
+    indexes = [each for each in names if each.endswith(".index.json")]
+    if len(indexes) == 1:
+        with open(os.path.join(folder, indexes[0]), encoding="utf-8") as file:
+            told = json.load(file)
+        if isinstance(told, dict) and isinstance(told.get("weight_map"), dict):
+            weights = sorted({str(each) for each in told["weight_map"].values()})
+    settings = [each for each in names if each.endswith((".json", ".py"))]
+    return [os.path.join(folder, each) for each in [*weights, *settings]]

@@ -1,0 +1,133 @@
+"""Objects as pickles without the bytes of their tensors, which are storages that the pickle refers to by number."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import types
+from typing import Any, NamedTuple
+
+import torch
+
+from .._core.torch_memory import problem_of
+from .._core.torch_storages import is_plain, reaches
+
+__all__ = ["NotCacheable", "Structure", "difference", "restored", "structure_of", "tensors_of"]
+
+
+class NotCacheable(Exception):
+    """An object that cannot be stored exactly. The message says why, phrased to follow the object's name."""
+
+
+class Structure(NamedTuple):
+    """An object: a pickle, and the storages of its tensors. Tensors that share memory share a storage."""
+
+    pickled: bytes
+    storages: list[Any]
+
+
+def structure_of(value: Any) -> Structure:
+    """Takes an object apart. Raises NotCacheable if its pickle would not give the same object, or if Penstock cannot access a tensor's memory."""
+    buffer = io.BytesIO()
+    pickler = _Pickler(buffer)
+    try:
+        pickler.dump(value)
+        pickled = buffer.getvalue()
+        restored(pickled, pickler.storages)  # proves that a later process can import its classes and rebuild its tensors
+    except NotCacheable:
+        raise
+    except Exception as problem:  # __reduce__ and __setstate__ of the object's classes may raise any exception
+        raise NotCacheable(f"cannot be pickled: {type(problem).__name__}: {problem}") from problem
+    return Structure(pickled, pickler.storages)
+
+
+def restored(pickled: bytes, storages: list[Any]) -> Any:
+    """Puts an object together. The tensors use the given storages."""
+    return _Unpickler(io.BytesIO(pickled), storages).load()
+
+
+def tensors_of(module: torch.nn.Module) -> dict[str, Any]:
+    """Returns the tensors of a module by name: parameters, buffers and plain attributes, without their Python attributes. Raises NotCacheable."""
+    found: dict[str, Any] = {}
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        attributes = {name: each for name, each in vars(owner).items() if isinstance(each, torch.Tensor)}
+        for name, each in {**owner._parameters, **owner._buffers, **attributes}.items():
+            if each is None:
+                continue
+            if not is_plain(each.detach().as_subclass(torch.Tensor) if type(each).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ else each):
+                raise NotCacheable(f"has {prefix}.{name}, a {type(each).__name__}, which is not a plain tensor")
+            found[f"{prefix}.{name}" if prefix else name] = each.detach().as_subclass(torch.Tensor)
+    return found
+
+
+def difference(stored: Any, tensors: dict[str, Any]) -> str | None:
+    """Returns how a stored dict of tensors differs from these, apart from its bytes: in names, types, shapes, strides, or shared memory. None if it does not."""
+    if not isinstance(stored, dict) or stored.keys() != tensors.keys():
+        return "has other tensors"
+    numbers: tuple[dict[int, int], dict[int, int]] = {}, {}
+    for name, theirs in stored.items():
+        facts = []
+        for own, each in zip(numbers, (theirs, tensors[name])):
+            storage = each.untyped_storage()
+            number = own.setdefault(storage._cdata, len(own))
+            facts.append((each.dtype, each.shape, each.stride(), each.storage_offset(), storage.nbytes(), number))
+        if facts[0] != facts[1]:
+            return f"has another {name}"
+    return None
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=4)
+        self.storages: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, torch.storage.TypedStorage):
+            return self._number_of(value._untyped_storage), value.dtype
+        if isinstance(value, torch.UntypedStorage):
+            return self._number_of(value), torch.uint8  # as in torch.save: _rebuild_tensor_v3 expects a TypedStorage
+        if isinstance(value, torch.Tensor):
+            _check(value)
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, types.MethodType):  # pickle looks methods up by name, and libraries bind partial functions to instances
+            return _bound, (value.__func__, value.__self__)
+        return NotImplemented
+
+    def _number_of(self, storage: Any) -> int:
+        if not reaches(storage.device):
+            raise NotCacheable(f"has a tensor on the device {storage.device}, whose memory Penstock cannot access")
+        key = storage._cdata
+        if key not in self._numbers:
+            self._numbers[key] = len(self.storages)
+            self.storages.append(storage)
+        return self._numbers[key]
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, storages: list[Any]) -> None:
+        super().__init__(file)
+        self._storages = storages
+
+    def persistent_load(self, found: Any) -> Any:
+        number, dtype = found
+        return torch.storage.TypedStorage(wrap_storage=self._storages[number], dtype=dtype, _internal=True)
+
+
+def _bound(function: Any, owner: Any) -> Any:
+    return types.MethodType(function, owner)
+
+
+def _check(tensor: Any) -> None:
+    """Raises NotCacheable for what PyTorch's own pickles lose, and for tensors whose memory is smaller than they are, which rebuilding would grow."""
+    if tensor.layout is torch.strided and not tensor.is_nested and tensor.device.type in ("cpu", "cuda"):
+        if (problem := problem_of(tensor, wrappers=True)) is not None:
+            raise NotCacheable(f"has a tensor that {problem}")
+    if tensor.grad_fn is not None:
+        raise NotCacheable("has a tensor that belongs to an autograd graph: store it after training, or detach the tensor")
+    if getattr(tensor, "_backward_hooks", None):
+        raise NotCacheable("has a tensor with hooks, which a pickle does not contain")
+    if tensor.is_leaf and tensor.grad is not None:
+        raise NotCacheable("has a parameter with a gradient, which a pickle does not contain: call zero_grad(set_to_none=True) before")

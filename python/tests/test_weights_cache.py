@@ -1,0 +1,563 @@
+"""The cache of finished weights: exact objects, never a stale or damaged one, within its limits, shared by processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import penstock
+import penstock.torch
+from penstock.weights_cache import WeightsCache, _cache, _digest, _sources
+
+SOURCE_BYTES = 300_000
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"\1" * SOURCE_BYTES)
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> WeightsCache:
+    return WeightsCache(tmp_path / "cache", free_bytes=0)
+
+
+def entries(cache: WeightsCache) -> list[Path]:
+    return sorted(Path(cache.folder).glob("*.safetensors"))
+
+
+def weights(fill: float = 1.0) -> dict[str, Any]:
+    return {"weight": torch.full((40_000,), fill), "bias": torch.arange(10)}
+
+
+class Loader:
+    """Builds weights from a source file, as an engine does, and counts how often it does so."""
+
+    def __init__(self, source: Path) -> None:
+        self.source = source
+        self.calls = 0
+
+    def __call__(self) -> dict[str, Any]:
+        self.calls += 1
+        return weights(self.source.read_bytes()[-1])
+
+
+def get(cache: WeightsCache, load: Loader, **values: Any) -> float:
+    return float(cache.get({"model": "m", **values}, load, sources=[load.source])["weight"][0])
+
+
+# --- keys
+
+
+def test_the_second_start_reads_no_byte_of_the_source(cache: WeightsCache, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Loader(source)
+    assert get(cache, load) == 1
+    monkeypatch.setattr(_sources, "_hash_of", None)
+    assert get(cache, load) == 1 and load.calls == 1
+
+
+def test_new_contents_with_the_same_size_and_times_are_never_served_stale(cache: WeightsCache, source: Path) -> None:
+    load = Loader(source)
+    for number in range(1, 6):
+        before = source.stat()
+        with open(source, "r+b") as file:
+            file.seek(SOURCE_BYTES - 1)
+            file.write(bytes([number]))
+        os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert get(cache, load) == number
+    assert load.calls == 5
+
+
+def test_a_replaced_file_is_never_served_stale(cache: WeightsCache, source: Path, tmp_path: Path) -> None:
+    load = Loader(source)
+    get(cache, load)
+    (tmp_path / "new").write_bytes(b"\2" * SOURCE_BYTES)
+    shutil.copystat(source, tmp_path / "new")
+    os.replace(tmp_path / "new", source)
+    assert get(cache, load) == 2
+
+
+@pytest.mark.parametrize("change", ["touched", "copied", "renamed"])
+def test_equal_contents_are_served_again(cache: WeightsCache, source: Path, tmp_path: Path, change: str) -> None:
+    load = Loader(source)
+    get(cache, load)
+    if change == "touched":
+        os.utime(source, (1, 1))
+    else:
+        load.source = Path((shutil.copy if change == "copied" else shutil.move)(source, tmp_path / "other"))
+    assert get(cache, load) == 1 and load.calls == 1
+
+
+def test_a_link_to_other_contents_is_another_source(cache: WeightsCache, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"\2" * SOURCE_BYTES)
+    link = tmp_path / "link"
+    link.symlink_to(source)
+    load = Loader(link)
+    assert get(cache, load) == 1
+    link.unlink()
+    link.symlink_to("other")
+    assert get(cache, load) == 2
+
+
+def test_each_value_of_the_key_counts(cache: WeightsCache, source: Path) -> None:
+    load = Loader(source)
+    for values in ({}, {"rank": 0}, {"rank": 1}, {"quantization": "int8"}, {"rank": "0"}):
+        get(cache, load, **values)
+    assert load.calls == 5 == len(entries(cache))
+    with pytest.raises(TypeError):
+        cache.key({"dtype": torch.float16})
+
+
+def test_weights_of_a_source_that_changes_during_the_load_are_not_stored(cache: WeightsCache, source: Path) -> None:
+    key = cache.key({}, [source])
+    source.write_bytes(b"\2" * SOURCE_BYTES)
+    assert not cache.save(key, weights(2)) and not entries(cache)
+
+
+def test_a_damaged_index_is_computed_again(cache: WeightsCache, source: Path) -> None:
+    load = Loader(source)
+    get(cache, load)
+    (record,) = Path(cache.folder, "sources").glob("*.json")
+    for content in (b"", b"{", b"[" * 100_000, b'{"version": 1}', record.read_bytes().replace(b'"hash": "', b'"hash": "0')):
+        record.write_bytes(content)
+        assert get(cache, load) == 1
+    assert load.calls == 1
+
+
+def test_files_of_a_model_are_those_of_its_index(tmp_path: Path) -> None:
+    for name in ("a-1.safetensors", "a-2.safetensors", "consolidated.safetensors", "model.bin", "config.json", "code.py", "README.md"):
+        (tmp_path / name).write_bytes(b"{}")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"x": "a-1.safetensors", "y": "a-2.safetensors"}}')
+    names = [os.path.basename(each) for each in _sources.model_files(tmp_path)]
+    assert names == ["a-1.safetensors", "a-2.safetensors", "code.py", "config.json", "model.safetensors.index.json"]
+    (tmp_path / "model.safetensors.index.json").unlink()
+    assert [os.path.basename(each) for each in _sources.model_files(tmp_path)][:3] == ["a-1.safetensors", "a-2.safetensors", "consolidated.safetensors"]
+
+
+# --- objects
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(30, 40)
+        self.head = torch.nn.Linear(30, 40, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(x) + self.up(x)
+
+
+def tied() -> Any:
+    found = Net()
+    found.head.weight = found.up.weight
+    return found
+
+
+def with_attributes() -> Any:
+    found = Net()
+    found.register_buffer("table", torch.arange(7), persistent=False)
+    found.plain, found.scale = torch.randn(10, 20).t(), 2.5
+    found.up.weight.requires_grad_(False).shard = (0, 1)
+    found.view = found.up.weight.data[3:, ::2]
+    return found
+
+
+def quantized() -> Any:
+    return torch.ao.quantization.quantize_dynamic(Net(), {torch.nn.Linear}, dtype=torch.qint8)
+
+
+def _extra(module: Any, prefix: str) -> str:
+    return f"{prefix} {module.in_features}"
+
+
+def with_bound_partial() -> Any:
+    found = Net()
+    found.up.extra_repr = types.MethodType(partial(_extra, prefix="int8"), found.up)
+    return found
+
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "tied": tied,
+    "attributes": with_attributes,
+    "quantized": quantized,
+    "bound partial": with_bound_partial,
+    "types": lambda: {str(each): torch.arange(64).to(each) for each in (torch.bool, torch.int8, torch.bfloat16, torch.float8_e4m3fn, torch.complex64)},
+    "strides": lambda: {"t": torch.randn(6, 8).t(), "expanded": torch.randn(5, 1).expand(5, 9), "last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)},
+    "empty": lambda: {"a": torch.empty(0), "b": torch.empty(3, 0, 2), "scalar": torch.tensor(2.5), "none": None},
+    "aliases": lambda: (lambda x: [x, x[1:], x.view(2, 50), x.view(torch.int32)])(torch.randn(100)),
+    "conjugate": lambda: [torch.randn(5, dtype=torch.complex64).conj()],
+    "nothing": dict,
+}
+
+
+def facts(value: Any) -> Any:
+    """Everything of an object that must come back: bytes, types, strides, sharing."""
+    numbers: dict[int, int] = {}
+
+    def of(each: Any) -> Any:
+        if isinstance(each, torch.Tensor):
+            storage = each.untyped_storage()
+            number = numbers.setdefault(storage._cdata, len(numbers))
+            kept = (type(each), each.dtype, each.shape, each.stride(), each.storage_offset(), each.requires_grad, each.is_conj(), number, vars(each))
+            return (*kept, each.detach().resolve_conj().contiguous().view(-1).view(torch.uint8).tolist() if each.numel() else [])
+        if isinstance(each, torch.nn.Module):
+            tensors = {name: of(item) for name, item in vars(each).items() if isinstance(item, torch.Tensor)}
+            parts = {name: of(dict(getattr(each, name))) for name in ("_parameters", "_buffers", "_modules")}
+            return type(each), tensors, parts, sorted(each._non_persistent_buffers_set), each.training, repr(each)
+        if isinstance(each, (list, tuple)):
+            return [of(item) for item in each]
+        return {name: of(item) for name, item in each.items()} if isinstance(each, dict) else each
+
+    return of(value)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_come_back_exactly(cache: WeightsCache, name: str) -> None:
+    value = OBJECTS[name]()
+    key = cache.key({})
+    assert cache.save(key, value)
+    found = cache.load(key)
+    assert facts(found) == facts(value)
+    if isinstance(value, torch.nn.Module):
+        x = torch.randn(3, 30)
+        assert torch.equal(found(x), value(x))
+
+
+def freed() -> Any:
+    found = torch.randn(100)
+    found.untyped_storage().resize_(0)
+    return [found]
+
+
+def with_gradient() -> Any:
+    found = Net()
+    found(torch.randn(2, 30)).sum().backward()
+    return found
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a lambda": (lambda: {"loader": lambda: 1}, "cannot be pickled"),
+    "a class of a function": (lambda: type("Local", (), {})(), "cannot be pickled"),
+    "freed memory": (freed, "has no memory"),
+    "a gradient": (with_gradient, "gradient"),
+    "a graph": (lambda: [torch.randn(3, requires_grad=True) * 2], "autograd graph"),
+    "an open file": (lambda: [open(os.devnull)], "cannot be pickled"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_objects_that_would_not_come_back_are_not_stored(cache: WeightsCache, caplog: pytest.LogCaptureFixture, name: str) -> None:
+    make, reason = REFUSED[name]
+    value = make()
+    assert cache.get({}, lambda: value) is value
+    assert not entries(cache) and reason in caplog.text
+
+
+# --- damage
+
+
+def damaged_copies(entry: Path) -> dict[str, Callable[[], None]]:
+    content = entry.read_bytes()
+    start = int.from_bytes(content[:8], "little")
+
+    def flipped(place: int) -> Callable[[], None]:
+        return lambda: (entry.write_bytes(content[:place] + bytes([content[place] ^ 0x80]) + content[place + 1 :]), None)[1]
+
+    return {
+        "empty": lambda: (entry.write_bytes(b""), None)[1],
+        "half": lambda: (entry.write_bytes(content[: len(content) // 2]), None)[1],
+        "one byte less": lambda: (entry.write_bytes(content[:-1]), None)[1],
+        "one byte more": lambda: (entry.write_bytes(content + b"\0"), None)[1],
+        "no bytes but its length": lambda: (entry.write_bytes(bytes(len(content))), None)[1],
+        "header": flipped(20),
+        "first byte": flipped(8 + start),
+        "middle": flipped(8 + start + 80_000),
+        "structure": flipped(len(content) - 100),
+        "digest": flipped(len(content) - 1),
+        "exchanged blocks": lambda: (entry.write_bytes(content[: 8 + start] + content[16 + start : 24 + start] + content[8 + start : 16 + start] + content[24 + start :]), None)[1],
+        "other version": lambda: (entry.write_bytes(content.replace(b'weights_cache":"1"', b'weights_cache":"2"')), None)[1],
+        "other key": lambda: (entry.write_bytes(content.replace(b"first", b"other")), None)[1],
+        "writable by others": lambda: entry.chmod(0o666),
+        "symbolic link": lambda: (entry.rename(entry.with_name("moved")), entry.symlink_to("moved"), None)[2],
+        "pipe": lambda: (entry.unlink(), os.mkfifo(entry), None)[2],
+    }
+
+
+def test_damaged_and_foreign_entries_are_removed_and_never_used(cache: WeightsCache, caplog: pytest.LogCaptureFixture) -> None:
+    key = cache.key({"name": "first"})
+    value = {"numbers": torch.arange(40_000)}
+    assert cache.save(key, value)
+    (entry,) = entries(cache)
+    for name in damaged_copies(entry):
+        caplog.clear()
+        damaged_copies(entry)[name]()
+        assert cache.load(key) is None, name
+        assert not os.path.lexists(entry) and "removed" in caplog.text, name
+        assert cache.save(key, value) and torch.equal(cache.load(key)["numbers"], value["numbers"]), name
+
+
+def test_an_entry_of_another_user_is_removed(cache: WeightsCache) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to other users")
+    key = cache.key({})
+    cache.save(key, weights())
+    os.chown(entries(cache)[0], 1234, -1)
+    assert cache.load(key) is None and not entries(cache)
+
+
+def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(PermissionError, match="can be written by other users"):
+        WeightsCache(tmp_path / "open")
+    with pytest.raises(FileExistsError):
+        WeightsCache(Path(__file__))
+
+
+@pytest.mark.parametrize("wrong", [{"capacity_bytes": "1"}, {"free_bytes": True}])
+def test_wrong_types_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        WeightsCache(tmp_path / "cache", **wrong)
+    with pytest.raises(ValueError):
+        WeightsCache(tmp_path / "cache", capacity_bytes=-1)
+
+
+# --- limits
+
+
+def test_the_least_recently_used_entries_are_removed(tmp_path: Path) -> None:
+    cache = WeightsCache(tmp_path / "cache", capacity_bytes=500_000, free_bytes=0)
+    keys = [cache.key({"number": number}) for number in range(4)]
+    for number, key in enumerate(keys):
+        assert cache.save(key, weights(float(number)))
+        assert cache.load(keys[0]) is not None  # used after each store
+    assert [cache.load(key) is not None for key in keys] == [True, False, True, True]
+    assert sum(each.stat().st_size for each in entries(cache)) <= 500_000
+
+
+@pytest.mark.parametrize("limit", [{"capacity_bytes": 1000}, {"free_bytes": 1 << 60}])
+def test_an_entry_without_room_is_not_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: dict[str, int]) -> None:
+    cache = WeightsCache(tmp_path / "cache", **limit)
+    assert cache.get({}, weights)["bias"].tolist() == list(range(10))
+    assert not entries(cache) and "not stored" in caplog.text
+
+
+def test_a_reader_keeps_an_entry_that_is_removed(cache: WeightsCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = cache.key({})
+    cache.save(key, weights(3))
+    read = _cache._read_storages
+    monkeypatch.setattr(_cache, "_read_storages", lambda *arguments: (cache.clear(), read(*arguments))[1])
+    found = cache.load(key)
+    assert torch.equal(found["weight"], weights(3)["weight"]) and not entries(cache)
+
+
+FAILING = ["os.statvfs", "os.scandir", "fcntl.flock", "os.utime", "_native.PendingFile", "move_pieces", "Source", "read_now"]
+
+
+@pytest.mark.parametrize("call", FAILING)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_failing_call_never_fails_the_load(cache: WeightsCache, source: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise penstock.Error("failed on purpose", code="io", domain="os", native=number) if call[0] != "o" else OSError(number, "failed on purpose")
+
+    load = Loader(source)
+    for _ in range(2):  # a store, then a load
+        with monkeypatch.context() as patch:
+            owner, _, name = call.rpartition(".")
+            patch.setattr(vars(_cache)[owner] if owner else _cache, name, fail)
+            assert get(cache, load) == 1
+        assert get(cache, load) == 1
+    assert not [each for each in os.listdir(cache.folder) if "penstock-" in each]
+
+
+def test_a_folder_that_becomes_read_only_still_serves(cache: WeightsCache, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Loader(source)
+    get(cache, load)
+    opened = os.open
+
+    def read_only(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return opened(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", read_only)
+    os.utime(source, (5, 5))
+    assert get(cache, load) == 1 and load.calls == 1
+
+
+# --- processes
+
+
+def test_processes_that_are_killed_never_leave_a_wrong_byte(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("weights_cache_kills.py")
+    done = subprocess.run([sys.executable, str(script), str(tmp_path), "25"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_two_writers_of_an_entry_do_not_harm_each_other(cache: WeightsCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, other = cache.key({}), WeightsCache(cache.folder, free_bytes=0)
+    written = _cache.move_pieces
+
+    def second_writer(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(_cache, "move_pieces", written)
+        assert other.save(key, weights(2)) and other.load(key) is not None
+        written(*arguments, **options)
+
+    monkeypatch.setattr(_cache, "move_pieces", second_writer)
+    assert cache.save(key, weights(2))
+    assert torch.equal(cache.load(key)["weight"], weights(2)["weight"]) and len(entries(cache)) == 1
+
+
+# --- PyTorch
+
+
+def test_load_module_builds_a_module_once(tmp_path: Path, source: Path) -> None:
+    calls = []
+
+    def build() -> Any:
+        calls.append(1)
+        return tied()
+
+    first, second = (penstock.torch.load_module(build, cache=tmp_path / "cache", key="net 1", sources=[source]) for _ in range(2))
+    assert len(calls) == 1 and facts(second) == facts(first) and second.head.weight is second.up.weight
+
+
+def test_load_module_fills_a_module_in_place(tmp_path: Path, source: Path) -> None:
+    def load(module: Any) -> None:
+        calls.append(1)
+        with torch.no_grad():
+            module.up.weight.fill_(5), module.up.bias.copy_(torch.arange(40)), module.plain.fill_(6), module.table.fill_(7)
+
+    calls: list[int] = []
+    filled = []
+    for _ in range(2):
+        module = with_attributes()
+        addresses = [each.data_ptr() for each in module.parameters()]
+        version = module.up.bias._version
+        assert penstock.torch.load_module(module, load, cache=tmp_path / "cache", key={"net": 1}, sources=[source]) is module
+        assert [each.data_ptr() for each in module.parameters()] == addresses and module.up.bias._version > version
+        with torch.no_grad():
+            module.head.weight.zero_()  # random, and filled by nobody
+        filled.append(module)
+    assert len(calls) == 1 and [each.tolist() for each in (filled[1].plain, filled[1].view)] == [each.tolist() for each in (filled[0].plain, filled[0].view)]
+    assert torch.equal(filled[1].up.bias, torch.arange(40.0)) and filled[1].table.tolist() == [7] * 7
+
+
+def test_load_module_does_not_store_a_module_whose_tensors_are_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def load(module: Any) -> None:
+        module.up.weight = torch.nn.Parameter(module.up.weight.half())
+
+    for _ in range(2):
+        penstock.torch.load_module(Net(), load, cache=tmp_path / "cache", key="net")
+    assert "load() replaced tensors" in caplog.text and not list((tmp_path / "cache").glob("*.safetensors"))
+
+
+def test_load_module_needs_one_way_to_load(tmp_path: Path) -> None:
+    for arguments in ((Net(),), (Net, print)):
+        with pytest.raises(ValueError, match="load"):
+            penstock.torch.load_module(*arguments, cache=tmp_path / "cache", key="net")
+
+
+# --- transformers
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_from_pretrained_gives_an_equal_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from penstock.weights_cache import from_pretrained
+
+    pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # no thread of its own
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 200, "tie_word_embeddings": True}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).save_pretrained(tmp_path / "model")
+    options: list[dict[str, Any]] = [{}, {"dtype": torch.bfloat16}]
+    if pytest.importorskip("importlib.util").find_spec("torchao") is not None:
+        from torchao.quantization import Int8WeightOnlyConfig
+
+        options.append({"quantization_config": transformers.TorchAoConfig(Int8WeightOnlyConfig())})
+    x = torch.arange(20).view(2, 10)
+    for each in options:
+        first = from_pretrained(transformers.AutoModelForCausalLM, tmp_path / "model", cache=tmp_path / "cache", **each)
+        moved = {name: (tmp_path / "model" / name).stat() for name in os.listdir(tmp_path / "model")}
+        second = from_pretrained(transformers.AutoModelForCausalLM, tmp_path / "model", cache=tmp_path / "cache", **each)
+        assert first is not second and torch.equal(first(x).logits, second(x).logits)
+        assert second.lm_head.weight is second.model.embed_tokens.weight
+        assert all((tmp_path / "model" / name).stat().st_atime_ns == before.st_atime_ns for name, before in moved.items())
+        second.save_pretrained(tmp_path / "saved") if "quantization_config" not in each else None
+    assert len(list((tmp_path / "cache").glob("*.safetensors"))) == len(options), caplog.text
+
+
+# --- the digest
+
+
+def digest_of(contents: list[bytes]) -> bytes:
+    """The definition, in integers."""
+
+    def factor(i: int) -> int:
+        found = (i + 1) * 0x9E3779B97F4A7C15 % 2**64
+        found = (found ^ found >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        found = (found ^ found >> 27) * 0x94D049BB133111EB % 2**64
+        return (found ^ found >> 31) | 1
+
+    sums, row = [0] * 4, 0
+    for content in contents:
+        padded = content + bytes(-len(content) % 4096)
+        for start in range(0, len(padded), 4096):
+            for j in range(512):
+                word = int.from_bytes(padded[start + 8 * j : start + 8 * j + 8], "little", signed=True)
+                for i, value in enumerate((factor(row) * word, factor(row) * (word >> 32), factor(j) * word, factor(j) * (word >> 32))):
+                    sums[i] = (sums[i] + value) % 2**64
+            row += 1
+    return b"".join(each.to_bytes(8, "little") for each in sums)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_digests_follow_their_definition(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA GPU")
+    numbers = torch.Generator().manual_seed(4)
+    contents = [torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=numbers) for nbytes in (5, 4096, (1 << 20) + 4104, 0, 70_000, 8)]
+    placed, row = [], 0
+    for each in contents:
+        placed.append((each.to(device), row))
+        row += _digest.rows_in(len(each))
+    expected = digest_of([bytes(each.tolist()) for each in contents])
+    for parts in ([placed], [[each] for each in reversed(placed)]):
+        found = _digest.Digest()
+        for part in parts:
+            found.add(part)
+        assert found.value() == expected
+
+
+def test_digests_of_damaged_contents_differ() -> None:
+    content = torch.randint(0, 256, (8 * 4096,), dtype=torch.uint8)
+
+    def value(changed: Any) -> bytes:
+        found = _digest.Digest()
+        found.add([(changed, 0)])
+        return found.value()
+
+    found = {value(content)}
+    changes: list[tuple[Callable[[Any], Any], int]] = [(lambda x, i=i: x[i].bitwise_xor_(1 << i % 8), 1) for i in range(0, 32768, 401)]
+    changes += [(lambda x, i=i: x[i].bitwise_xor_(0x80), 1) for i in (7, 15, 4103)]  # the sign of a word
+    changes += [(lambda x: (x[7].bitwise_xor_(0x80), x[4103].bitwise_xor_(0x80)), 2), (lambda x: x[4096:8192].zero_(), 1), (lambda x: x[1:].copy_(x[:-1].clone()), 1)]
+    changes += [(lambda x: x[:8192].copy_(x[4096 : 4096 + 8192].clone()), 1), (lambda x: x[:16].copy_(x[:16].roll(8)), 1)]
+    for change, _ in changes:
+        changed = content.clone()
+        change(changed)
+        found.add(value(changed))
+    assert len(found) == 1 + len(changes)
