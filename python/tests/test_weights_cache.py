@@ -467,6 +467,36 @@ def test_load_module_does_not_store_a_module_whose_tensors_are_replaced(tmp_path
     assert "load() replaced tensors" in caplog.text and not list((tmp_path / "cache").glob("*.safetensors"))
 
 
+class Kernel:
+    def __init__(self, tensor: Any) -> None:
+        self.scratch = {"buffers": [tensor]}
+
+
+def test_load_module_restores_values_and_new_attributes(tmp_path: Path) -> None:
+    def load(module: Any) -> None:
+        calls.append(1)
+        module.up.scale, module.up.name, module.up.ready = 0.5, "int8", True
+        module.up.packed = module.up.weight.data.to(torch.int8)
+
+    calls: list[int] = []
+    first, second = (penstock.torch.load_module(Net(), load, cache=tmp_path / "cache", key="net") for _ in range(2))
+    assert len(calls) == 1 and (second.up.scale, second.up.name, second.up.ready) == (0.5, "int8", True)
+    assert torch.equal(second.up.packed, first.up.packed)
+
+
+@pytest.mark.parametrize("where", ["an object", "a closure", "a partial"])
+def test_load_module_refuses_tensors_that_it_cannot_restore(tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str) -> None:
+    def load(module: Any) -> None:
+        tensor = torch.randn(5)
+        calls.append(1)
+        module.up.kernel = {"an object": lambda: Kernel(tensor), "a closure": lambda: lambda: tensor, "a partial": lambda: partial(print, tensor)}[where]()
+
+    calls: list[int] = []
+    for _ in range(2):
+        penstock.torch.load_module(Net(), load, cache=tmp_path / "cache", key="net")
+    assert len(calls) == 2 and "keeps a tensor in up.kernel" in caplog.text
+
+
 def test_load_module_needs_one_way_to_load(tmp_path: Path) -> None:
     for arguments in ((Net(),), (Net, print)):
         with pytest.raises(ValueError, match="load"):

@@ -17,13 +17,15 @@ from vllm.model_executor.model_loader import default_loader, register_model_load
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  # type: ignore[import-not-found,unused-ignore]
 
 from .. import _native
+from ..weights_cache import WeightsCache
 from ._weights import Bar, Skip, parts_of, streamed
 
 __all__ = ["PenstockLoader", "registered"]
 
 _FORMAT = "penstock"
 _ITERATOR = "safetensors_weights_iterator"  # the function with which vLLM's loader reads files
-_OPTIONS = ("read", "max_device_bytes", "max_host_bytes")
+_BYTES = ("max_device_bytes", "max_host_bytes", "cache_bytes")
+_OPTIONS = ("read", "cache", *_BYTES)
 
 _replacing = threading.Lock()
 getattr(default_loader, _ITERATOR)  # AttributeError: an unsupported vLLM
@@ -35,6 +37,7 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
     - `read`: "whole": each rank reads whole tensors into its GPU, as `penstock.safetensors.stream()` does. "parts": each rank reads only the parts of
       a tensor that its model uses. The default is "parts" with several ranks, else "whole".
     - `max_device_bytes`, `max_host_bytes`: limits for `stream()`, for "whole" only.
+    - `cache`: a folder that keeps each rank's finished weights, of at most `cache_bytes` bytes together. It needs vLLM 0.31.
     """
 
     def __init__(self, load_config: Any) -> None:
@@ -42,7 +45,29 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
         config = copy.copy(load_config)
         config.load_format = "auto"
         config.model_loader_extra_config = rest
+        self._read_files: set[str] = set()
         super().__init__(config)
+
+    def load_model(self, vllm_config: Any, model_config: Any, **others: Any) -> Any:
+        """Returns the model, from the cache if there is one and it has the weights."""
+
+        def load() -> Any:
+            return super(PenstockLoader, self).load_model(vllm_config, model_config, **others)
+
+        if "cache" not in self._options:
+            return load()
+        try:
+            from . import _finished
+        except (ImportError, AttributeError) as problem:
+            logging.getLogger("penstock").warning("weights cache: not used: it needs vLLM 0.31 or a later release that works alike: %s", problem)
+            return load()
+        cache = WeightsCache(self._options["cache"], capacity_bytes=self._options.get("cache_bytes"))
+        return _finished.load_model(cache, self, load, self._read_files, vllm_config, model_config, others.get("prefix", ""))
+
+    def _prepare_weights(self, *arguments: Any, **options: Any) -> Any:
+        found = super()._prepare_weights(*arguments, **options)
+        self._read_files.update(found[1])
+        return found
 
     def _get_weights_iterator(self, source: Any) -> Any:
         with _replacing:
@@ -85,7 +110,9 @@ def _options_of(extra_config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     rest = {name: value for name, value in extra_config.items() if name not in _OPTIONS}
     if options.get("read", "whole") not in ("whole", "parts"):
         raise ValueError(f'model_loader_extra_config: read must be "whole" or "parts" for load format {_FORMAT}, not {options["read"]!r}')
-    for name in _OPTIONS[1:]:
+    if not isinstance(options.get("cache", ""), str):
+        raise ValueError(f"model_loader_extra_config: cache must be the path of a folder for load format {_FORMAT}, not {options['cache']!r}")
+    for name in _BYTES:
         if type(options.get(name, 1)) is not int or options.get(name, 1) < 1:
             raise ValueError(f"model_loader_extra_config: {name} must be a number of bytes for load format {_FORMAT}, not {options[name]!r}")
     if rest.get("enable_multithread_load") or "num_threads" in rest:

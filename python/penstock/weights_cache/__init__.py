@@ -18,8 +18,12 @@ from .._core.lazy import lazily
 if TYPE_CHECKING:
     from ._cache import WeightsCache
     from ._pretrained import from_pretrained
+    from ._sources import model_files as model_files
+    from ._sources import settings_files as settings_files
 else:
-    __getattr__ = lazily(__name__, __name__, {"._cache": ("WeightsCache",), "._pretrained": ("from_pretrained",)})
+    __getattr__ = lazily(
+        __name__, __name__, {"._cache": ("WeightsCache",), "._pretrained": ("from_pretrained",), "._sources": ("model_files", "settings_files")}
+    )
 
 __all__ = ["WeightsCache", "from_pretrained"]
 

@@ -28,8 +28,9 @@ from .._tensors.reads import Flow, Ranges, Request, read_now
 from .._tensors.save_file import Tensor, beginning_of
 from .._tensors.sources import Source
 from ._digest import Digest, rows_in
+from ._module_state import ModuleState, add_missing, matches, set_values, state_of
 from ._sources import Contents, contents_of
-from ._structure import NotCacheable, Structure, difference, restored, structure_of, tensors_of
+from ._structure import NotCacheable, Structure, restored, structure_of
 
 __all__ = ["Key", "WeightsCache"]
 
@@ -114,41 +115,65 @@ class WeightsCache:
             self.save(key, found)
         return found
 
-    def fill(self, key: Key, module: torch.nn.Module, load: Callable[[torch.nn.Module], object]) -> None:
-        """Fills the tensors of a module in place: from the cache, or with load(module), whose result is then stored.
+    def has(self, key: Key) -> bool:
+        """Returns True if there is an entry under the key, which may still turn out to be damaged."""
+        return os.path.lexists(os.path.join(self.folder, key.file))
 
-        Nothing is stored if load() replaces tensors, because the next process could not fill them.
+    def fill(self, key: Key, module: torch.nn.Module, load: Callable[[torch.nn.Module], object]) -> None:
+        """Fills the tensors of a module in place: from the cache, or with load(module), and then stores the module's state.
+
+        Nothing is stored if load() replaces tensors by others that differ in type or layout, because the next process could not fill them.
         """
-        before = self._tensors_of(module)
-        if before is not None and self.load(key, into=before) is not None:
+        before = self._state_of(module)
+        if before is not None and self.restore(key, module):
             return
         load(module)
-        after = None if before is None else self._tensors_of(module)
-        if before is None or after is None:
-            return
-        if (problem := difference(before, after)) is not None:
-            _log.warning("weights cache: not stored: load() replaced tensors, and the module %s now", problem)
-            return
-        self.save(key, after)
+        after = None if before is None else self._state_of(module)
+        if before is not None and after is not None:
+            problem = matches(after.tensors, list({each.untyped_storage()._cdata: each.untyped_storage() for each in after.tensors.values()}.values()), before.tensors)
+            if isinstance(problem, str):
+                _log.warning("weights cache: not stored: load() replaced tensors, and the module %s", problem)
+            else:
+                self.save(key, tuple(after))
 
-    def _tensors_of(self, module: torch.nn.Module) -> dict[str, torch.Tensor] | None:
+    def restore(self, key: Key, module: torch.nn.Module) -> bool:
+        """Fills the tensors of a module in place with the state that `save_state()` stored, and sets its other attributes. Blocks.
+
+        Returns False if there is no such state, or if it differs from the module in more than bytes and values: the module is then unchanged, except
+        that its tensors have undefined contents if reading failed.
+        """
+        before = self._state_of(module)
+        found = None if before is None else self._load(key, None, before.tensors)
+        if before is None or found is None:
+            return False
+        tensors, values = found
+        add_missing(module, tensors, before.tensors)
+        set_values(module, values)
+        count_changes(before.tensors.values())
+        return True
+
+    def save_state(self, key: Key, module: torch.nn.Module) -> bool:
+        """Stores the state of a module for `restore()`: tensors, and attributes that are numbers, strings, bools or None. See `save()`."""
+        state = self._state_of(module)
+        return state is not None and self.save(key, tuple(state))
+
+    def _state_of(self, module: torch.nn.Module) -> ModuleState | None:
         try:
-            return tensors_of(module)
+            return state_of(module)
         except NotCacheable as problem:
             _log.warning("weights cache: not used: %s %s", type(module).__name__, problem)
             return None
 
-    def load(self, key: Key, *, device: Any = None, into: dict[str, torch.Tensor] | None = None) -> Any:
+    def load(self, key: Key, *, device: Any = None) -> Any:
         """Returns the object that was stored under the key, or None. Blocks.
 
-        - `device`: the device for tensors that were on a GPU; None means their old one.
-        - `into`: fills these tensors, and returns them. The stored object must be a dict of tensors that differ from them in their bytes only. If it
-          differs, they are unchanged; if reading fails, their contents are undefined.
-
-        Tensors have the strides, aliases and classes that they had.
+        Tensors have the strides, aliases and classes that they had. They are on their old devices, or on `device` instead of a GPU.
 
         Removes an entry that is damaged, incomplete, of another version, or writable by another user. Raises torch.OutOfMemoryError.
         """
+        return self._load(key, None if device is None else torch.device(device), None)
+
+    def _load(self, key: Key, device: Any, into: dict[str, Any] | None) -> Any:
         path = os.path.join(self.folder, key.file)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -162,7 +187,7 @@ class WeightsCache:
             return None
         try:
             began = time.perf_counter()
-            found, nbytes = _loaded(path, descriptor, key, None if device is None else torch.device(device), into)
+            found, nbytes = _loaded(path, descriptor, key, device, into)
             with contextlib.suppress(OSError):
                 os.utime(descriptor)  # the time of the last use
             _log.info("weights cache: read %d bytes from %s in %.3f s", nbytes, path, time.perf_counter() - began)
@@ -370,19 +395,18 @@ def _read(source: Source, key: Key, device: Any, into: dict[str, Any] | None) ->
     if len(told) != _DIGEST_BYTES or told[32:] != _hash_of(metadata, pickled):
         raise _Unusable("is damaged")
     places = json.loads(metadata["storages"])
-    if into is None:
-        storages = _new_storages(places, device)
-    else:
-        stored = _restored(pickled, [torch.UntypedStorage(nbytes, device="meta") for nbytes, _ in places])
-        if (problem := difference(stored, into)) is not None:
-            raise _Different(problem)
-        storages = list({each.untyped_storage()._cdata: each.untyped_storage() for each in into.values()}.values())
+    storages: list[Any] = [None] * len(places)
+    if into is not None:
+        metas = [torch.UntypedStorage(nbytes, device="meta") for nbytes, _ in places]
+        own = matches(_restored(pickled, metas)[0], metas, into)
+        if isinstance(own, str):
+            raise _Different(own)
+        storages = own
+    new = _new_storages([place for place, own in zip(places, storages) if own is None], device)
+    storages = [new.pop(0) if own is None else own for own in storages]
     if _read_storages(source, storages) != told[:32]:
         raise _Unusable("is damaged: its contents do not match their digest")
-    if into is None:
-        return _restored(pickled, storages)
-    count_changes(into.values())
-    return into
+    return _restored(pickled, storages)
 
 
 def _restored(pickled: bytes, storages: list[Any]) -> Any:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Contents", "FileState", "contents_of", "model_files", "state_of"]
+__all__ = ["Contents", "FileState", "contents_of", "model_files", "settings_files", "state_of"]
 
 _CHUNK_BYTES = 16 << 20
 _THREADS = 8
@@ -189,5 +189,9 @@ def model_files(folder: str | os.PathLike[str]) -> list[str]:
             told = json.load(file)
         if isinstance(told, dict) and isinstance(told.get("weight_map"), dict):
             weights = sorted({str(each) for each in told["weight_map"].values()})
-    settings = [each for each in names if each.endswith((".json", ".py"))]
-    return [os.path.join(folder, each) for each in [*weights, *settings]]
+    return [*(os.path.join(folder, each) for each in weights), *settings_files(folder)]
+
+
+def settings_files(folder: str | os.PathLike[str]) -> list[str]:
+    """Returns the configuration and code in a model's folder. Raises NotADirectoryError or FileNotFoundError."""
+    return [os.path.join(folder, each) for each in sorted(os.listdir(folder)) if each.endswith((".json", ".py"))]

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from .._core.torch_memory import problem_of
-from .._core.torch_storages import is_plain, reaches
+from .._core.torch_storages import reaches
 
-__all__ = ["NotCacheable", "Structure", "difference", "restored", "structure_of", "tensors_of"]
+__all__ = ["NotCacheable", "Structure", "restored", "structure_of"]
 
 
 class NotCacheable(Exception):
@@ -44,36 +44,6 @@ def structure_of(value: Any) -> Structure:
 def restored(pickled: bytes, storages: list[Any]) -> Any:
     """Puts an object together. The tensors use the given storages."""
     return _Unpickler(io.BytesIO(pickled), storages).load()
-
-
-def tensors_of(module: torch.nn.Module) -> dict[str, Any]:
-    """Returns the tensors of a module by name: parameters, buffers and plain attributes, without their Python attributes. Raises NotCacheable."""
-    found: dict[str, Any] = {}
-    for prefix, owner in module.named_modules(remove_duplicate=False):
-        attributes = {name: each for name, each in vars(owner).items() if isinstance(each, torch.Tensor)}
-        for name, each in {**owner._parameters, **owner._buffers, **attributes}.items():
-            if each is None:
-                continue
-            if not is_plain(each.detach().as_subclass(torch.Tensor) if type(each).__torch_dispatch__ is torch.Tensor.__torch_dispatch__ else each):
-                raise NotCacheable(f"has {prefix}.{name}, a {type(each).__name__}, which is not a plain tensor")
-            found[f"{prefix}.{name}" if prefix else name] = each.detach().as_subclass(torch.Tensor)
-    return found
-
-
-def difference(stored: Any, tensors: dict[str, Any]) -> str | None:
-    """Returns how a stored dict of tensors differs from these, apart from its bytes: in names, types, shapes, strides, or shared memory. None if it does not."""
-    if not isinstance(stored, dict) or stored.keys() != tensors.keys():
-        return "has other tensors"
-    numbers: tuple[dict[int, int], dict[int, int]] = {}, {}
-    for name, theirs in stored.items():
-        facts = []
-        for own, each in zip(numbers, (theirs, tensors[name])):
-            storage = each.untyped_storage()
-            number = own.setdefault(storage._cdata, len(own))
-            facts.append((each.dtype, each.shape, each.stride(), each.storage_offset(), storage.nbytes(), number))
-        if facts[0] != facts[1]:
-            return f"has another {name}"
-    return None
 
 
 class _Pickler(pickle.Pickler):

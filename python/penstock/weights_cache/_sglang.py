@@ -1,0 +1,132 @@
+"""SGLang's finished weights (sharded, quantized, in the kernels' layout) in a weights cache, with its default loader.
+
+    python3 -m sglang.launch_server --model-path MODEL --model-loader-extra-config '{"cache": "/mnt/nvme/weights"}'
+
+SGLang finds `register()` through the entry point "penstock" in the group sglang.srt.plugins. As SGLang's own format "presharded" does, a later start
+builds the model, lets its quantization methods run on weights without values, and then fills in the stored state.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ._cache import WeightsCache
+from ._sources import settings_files
+
+__all__ = ["register"]
+
+_log = logging.getLogger("penstock")
+
+_LOADER = "sglang.srt.model_loader.loader.DefaultModelLoader"
+_OPTIONS = ("cache", "cache_bytes")
+# Parts of the names of server arguments that may decide the weights' layout.
+_ARGUMENTS = ("attention", "backend", "dtype", "disable_", "enable_", "ep_", "lora", "moe", "quant", "speculative")
+
+
+def register() -> None:
+    """Hooks SGLang's default loader. Without "cache" in its extra config, the loader works as before."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # type: ignore[import-not-found,unused-ignore]
+
+    HookRegistry.register(f"{_LOADER}.__init__", _init, HookType.AROUND)
+    HookRegistry.register(f"{_LOADER}.load_model", _load_model, HookType.AROUND)
+
+
+def _init(theirs: Callable[..., None], self: Any, load_config: Any) -> None:
+    extra = load_config.model_loader_extra_config
+    if isinstance(extra, Mapping) and "cache" in extra:
+        if not isinstance(extra["cache"], str) or type(extra.get("cache_bytes", 1)) is not int:
+            raise ValueError("--model-loader-extra-config: cache must be the path of a folder, and cache_bytes a number of bytes")
+        self._penstock_cache = WeightsCache(extra["cache"], capacity_bytes=extra.get("cache_bytes"))
+        load_config = copy.copy(load_config)
+        load_config.model_loader_extra_config = {name: value for name, value in extra.items() if name not in _OPTIONS}
+    theirs(self, load_config)
+
+
+def _load_model(theirs: Callable[..., Any], self: Any, *, model_config: Any, device_config: Any) -> Any:
+    from sglang.srt.model_loader import loader  # type: ignore[import-not-found,unused-ignore]
+
+    cache = getattr(self, "_penstock_cache", None)
+    if type(self) is not loader.DefaultModelLoader or cache is None or getattr(model_config, "modelopt_quant", None):
+        return theirs(self, model_config=model_config, device_config=device_config)
+    try:
+        values = _key_of(loader, self, model_config)
+    except (AttributeError, ImportError, TypeError) as problem:
+        _log.warning("weights cache: not used: it supports SGLang 0.5.23, and this release differs: %s", problem)
+        return theirs(self, model_config=model_config, device_config=device_config)
+    folder, files, *_ = self._prepare_weights(model_config.model_path, model_config.revision, True)
+    key = cache.key(values, [*files, *settings_files(folder)])
+    try:
+        model = _restored(loader, self, cache, key, model_config, torch.device(device_config.device))
+    except Exception:  # quantization methods may reject weights without values
+        _log.exception("weights cache: SGLang could not use the stored weights, and loads the model")
+        model = None
+    if model is None:
+        read_files = _record_files(self)
+        model = theirs(self, model_config=model_config, device_config=device_config)
+        if read_files <= set(files):
+            cache.save_state(key, model)
+        else:
+            _log.warning("weights cache: not stored: SGLang also read %s", ", ".join(sorted(read_files - set(files))))
+    return model
+
+
+def _record_files(self: Any) -> set[str]:
+    """Returns a set that this loader adds the files to from which it reads."""
+    read_files: set[str] = set()
+    prepare = type(self)._prepare_weights
+
+    def recording(*arguments: Any, **options: Any) -> Any:
+        found = prepare(self, *arguments, **options)
+        read_files.update(found[1])
+        return found
+
+    self._prepare_weights = recording
+    return read_files
+
+
+def _restored(loader: Any, self: Any, cache: WeightsCache, key: Any, model_config: Any, device: torch.device) -> Any:
+    if not cache.has(key):
+        return None
+    quant_config = loader._get_quantization_config(model_config, self.load_config)
+    with loader.set_default_torch_dtype(model_config.dtype):
+        with device:
+            model = loader._initialize_model(model_config, self.load_config, quant_config)
+        with torch.no_grad():
+            for each in model.parameters():  # without values that quantization methods would reject
+                each.zero_()
+        self.postprocess_weights(model, device)
+    return model.eval() if cache.restore(key, model) else None
+
+
+def _key_of(loader: Any, self: Any, model_config: Any) -> dict[str, Any]:
+    """Returns SGLang's own description of a rank's weights, and the versions and arguments that it leaves out."""
+    from sglang.version import __version__  # type: ignore[import-not-found,unused-ignore]
+
+    presharded = loader.PreshardedModelLoader
+    describer = presharded.__new__(presharded)
+    describer.load_config = self.load_config
+    quantization = getattr(model_config.hf_config, "quantization_config", None)
+    if (to_dict := getattr(quantization, "to_dict", None)) is not None:
+        quantization = to_dict()
+    return {
+        "engine": "sglang",
+        "version": str(__version__),
+        **describer._collect_shard_config(model_config),
+        "rank": list(presharded._world_rank_and_size()),
+        "quantization_config": repr(quantization),
+        "arguments": _arguments(),
+        "draft": [bool(getattr(model_config, "is_draft_model", False)), self.load_config.draft_model_idx],
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
+
+
+def _arguments() -> dict[str, str]:
+    from sglang.srt.runtime_context import get_server_args  # type: ignore[import-not-found,unused-ignore]
+
+    found = get_server_args()  # None in programs that use the loader alone
+    return {} if found is None else {name: repr(value) for name, value in sorted(vars(found).items()) if any(part in name for part in _ARGUMENTS)}
