@@ -12,19 +12,34 @@ coincidence. It does not protect against someone who may write to the file and k
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Sequence
-from typing import Any
+import concurrent.futures
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
+
+from .._core.batches import in_batches
 
 __all__ = ["Digest", "ROW_BYTES", "rows_in"]
 
 ROW_BYTES = 4096
 _WORDS = ROW_BYTES // 8
-# Bytes per step. A CPU keeps them in its caches; a GPU should start few kernels. Smaller storages and ends of storages are gathered first.
-_STEP_BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
-_GATHERED_BYTES = 16 << 20
+
+
+class _Limits(NamedTuple):
+    """- `step_rows`: rows per step. A GPU should start few kernels. On a CPU, a step stays in its cache, and is too small for PyTorch's own threads,
+      which are slow on busy machines.
+    - `gathered_rows`: smaller storages, and the ends of storages, are gathered in groups of this size.
+    """
+
+    step_rows: int
+    gathered_rows: int
+
+
+_LIMITS = {"cpu": _Limits(60, 60), "cuda": _Limits(16384, 4096)}
+_THREADS = 8
+_TASK_PARTS = 40  # steps for one thread
 
 
 def rows_in(nbytes: int) -> int:
@@ -32,7 +47,7 @@ def rows_in(nbytes: int) -> int:
 
 
 class Digest:
-    """Sums over the storages added so far, in any order. On GPUs the sums run on the current stream, so add() does not block there."""
+    """Sums over the storages added so far, in any order. On GPUs the sums run on the current stream, and add() does not block."""
 
     def __init__(self) -> None:
         self._sums: list[Any] = []  # tensors with four integers each
@@ -43,9 +58,14 @@ class Digest:
         for content, row in contents:
             if content.numel():
                 by_device.setdefault(content.device, []).append((content, row))
-        with torch.inference_mode():
-            for device, own in by_device.items():
-                self._add(device, own)
+        for device, own in by_device.items():
+            parts = _parts(own, _LIMITS[device.type])
+            if device.type == "cpu" and len(parts) > _TASK_PARTS:
+                tasks = [parts[i : i + _TASK_PARTS] for i in range(0, len(parts), _TASK_PARTS)]
+                with concurrent.futures.ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1, len(tasks)), "penstock-digest") as pool:
+                    self._sums += pool.map(_sums_of, tasks)
+            else:
+                self._sums.append(_sums_of(parts))
 
     def value(self) -> bytes:
         """Returns the digest. Waits for the GPUs."""
@@ -54,54 +74,53 @@ class Digest:
             total = [(a + b) & (1 << 64) - 1 for a, b in zip(total, each.tolist())]
         return b"".join(each.to_bytes(8, "little") for each in total)
 
-    def _add(self, device: torch.device, contents: list[tuple[Any, int]]) -> None:
-        parts: list[tuple[Any, int]] = []
-        step = _STEP_BYTES.get(device.type, _GATHERED_BYTES)
-        small = []
-        for content, row in contents:
-            nbytes = content.numel()
-            aligned = nbytes - nbytes % ROW_BYTES if nbytes >= 1 << 20 and content.data_ptr() % 8 == 0 else 0
-            parts += [(content[i : min(i + step, aligned)].view(torch.int64).view(-1, _WORDS), row + i // ROW_BYTES) for i in range(0, aligned, step)]
-            small += [(content[i : i + _GATHERED_BYTES], row + i // ROW_BYTES) for i in range(aligned, nbytes, _GATHERED_BYTES)]
-        count = sum(len(words) for words, _ in parts) + sum(rows_in(each.numel()) for each, _ in small)
-        sums = torch.empty((2, count), dtype=torch.int64, device=device)  # of each row
+
+_Part = list[tuple[Any, int]]  # either one content of whole rows, or several to gather, each with the number of its first row
+
+
+def _parts(contents: Sequence[tuple[Any, int]], limits: _Limits) -> list[_Part]:
+    parts: list[_Part] = []
+    small: _Part = []
+    step, gathered = limits.step_rows * ROW_BYTES, limits.gathered_rows * ROW_BYTES
+    for content, row in contents:
+        nbytes = content.numel()
+        whole = nbytes - nbytes % ROW_BYTES if nbytes >= gathered and content.data_ptr() % 8 == 0 else 0
+        parts += [[(content[i : min(i + step, whole)], row + i // ROW_BYTES)] for i in range(0, whole, step)]
+        small += [(content[i : i + gathered], row + i // ROW_BYTES) for i in range(whole, nbytes, gathered)]
+    return parts + list(in_batches(small, gathered, lambda each: rows_in(each[0].numel()) * ROW_BYTES))
+
+
+def _sums_of(parts: list[_Part]) -> Any:
+    """Returns the four sums of parts on one device."""
+    device = parts[0][0][0].device
+    counts = [sum(rows_in(each.numel()) for each, _ in part) for part in parts]
+    with torch.inference_mode():
+        rows = torch.empty((2, sum(counts)), dtype=torch.int64, device=device)  # the sums of each row
         columns = torch.zeros((2, _WORDS), dtype=torch.int64, device=device)
-        numbers = torch.empty(count, dtype=torch.int64, device=device)
+        numbers = torch.empty(sum(counts), dtype=torch.int64, device=device)
         done = 0
-        for words, row in parts:
-            past = done + len(words)
-            torch.arange(row, row + len(words), out=numbers[done:past])
-            _sum(words, sums[:, done:past], columns)
-            done = past
-        for group in _groups(small):
-            words = _gathered(group, device)
-            past = done + len(words)
-            rows = [number for each, row in group for number in range(row, row + rows_in(each.numel()))]
-            numbers[done:past] = torch.tensor(rows, dtype=torch.int64, device="cpu")
-            _sum(words, sums[:, done:past], columns)
-            done = past
-        self._sums.append(torch.cat([(sums * _factors(numbers)).sum(1), (columns * _column_factors(device)).sum(1)]))
+        for part, count in zip(parts, counts):
+            place = slice(done, done + count)
+            if len(part) == 1:
+                torch.arange(part[0][1], part[0][1] + count, out=numbers[place])
+            else:
+                row_numbers = [number for each, row in part for number in range(row, row + rows_in(each.numel()))]
+                numbers[place] = torch.tensor(row_numbers, dtype=torch.int64, device="cpu")
+            words = _words_of(part, device)
+            for own, sums, column in zip((words, words >> 32), rows, columns):
+                torch.sum(own, 1, out=sums[place])
+                column += own.sum(0)
+            done += count
+        return torch.cat([(rows * _factors(numbers)).sum(1), (columns * _factors(torch.arange(_WORDS, device=device))).sum(1)])
 
 
-def _sum(words: Any, sums: Any, columns: Any) -> None:
-    high = words >> 32
-    torch.sum(words, 1, out=sums[0])
-    torch.sum(high, 1, out=sums[1])
-    columns[0] += words.sum(0)
-    columns[1] += high.sum(0)
-
-
-def _groups(small: list[tuple[Any, int]]) -> Iterator[list[tuple[Any, int]]]:
-    from .._core.batches import in_batches
-
-    return in_batches(small, _GATHERED_BYTES, lambda each: rows_in(each[0].numel()) * ROW_BYTES)
-
-
-def _gathered(group: list[tuple[Any, int]], device: torch.device) -> Any:
-    """Returns copies of the contents as rows."""
-    zeros = torch.zeros(ROW_BYTES, dtype=torch.uint8, device=device)
-    pieces = [piece for content, _ in group for piece in (content, zeros[: -content.numel() % ROW_BYTES]) if piece.numel()]
-    return torch.cat(pieces).view(torch.int64).view(-1, _WORDS)
+def _words_of(part: _Part, device: torch.device) -> Any:
+    """Returns a part as rows of integers: a view, or a copy if it must be gathered."""
+    found = part[0][0]
+    if len(part) > 1 or found.numel() % ROW_BYTES or found.data_ptr() % 8:
+        zeros = torch.zeros(ROW_BYTES, dtype=torch.uint8, device=device)
+        found = torch.cat([piece for content, _ in part for piece in (content, zeros[: -content.numel() % ROW_BYTES])])
+    return found.view(torch.int64).view(-1, _WORDS)
 
 
 def _factors(numbers: Any) -> Any:
@@ -114,8 +133,3 @@ def _factors(numbers: Any) -> Any:
 
 def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
-
-
-@functools.lru_cache(16)
-def _column_factors(device: torch.device) -> Any:
-    return _factors(torch.arange(_WORDS, device=device))

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Measures a start from a cache of finished weights (penstock.weights_cache) beside load_into() and beside the link.
+
+Usage: weights_cache_bench.py [--gb 8] [--device cuda:0] [--folder /dev/shm] [--runs 5]
+
+Each line is one figure: name, GB/s (median of the runs), and milliseconds. Needs PyTorch, Penstock and twice the size in the folder and the memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import penstock
+import penstock.safetensors
+from penstock.weights_cache import WeightsCache, _digest
+
+LARGE_BYTES = 117 << 20  # weights of a layer of an 8B model
+SMALL_BYTES = 8192  # norms and scales; eight of them beside each weight
+
+
+def parameters(total_bytes: int, device: str) -> dict[str, Any]:
+    found = {}
+    for number in range(max(1, total_bytes // (LARGE_BYTES + 8 * SMALL_BYTES))):
+        found[f"layers.{number}.weight"] = torch.randint(-128, 127, (LARGE_BYTES // 4096, 4096), dtype=torch.int8, device=device)
+        for each in range(8):
+            found[f"layers.{number}.scale{each}"] = torch.rand(SMALL_BYTES // 4, device=device)
+    return found
+
+
+def synchronize(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def measured(name: str, nbytes: int, device: str, runs: int, call: Callable[[], Any]) -> None:
+    seconds = []
+    for _ in range(runs):
+        synchronize(device)
+        began = time.perf_counter()
+        call()
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    median = statistics.median(seconds)
+    print(f"{name:44} {nbytes / median / 1e9:7.2f} GB/s {median * 1e3:9.1f} ms   first {seconds[0] * 1e3:.1f}, best {min(seconds) * 1e3:.1f}", flush=True)
+
+
+def measure(folder: Path, total_bytes: int, device: str, runs: int) -> None:
+    weights = parameters(total_bytes, device)
+    nbytes = sum(each.nbytes for each in weights.values())
+    cache = WeightsCache(folder / "cache", capacity_bytes=4 * nbytes, free_bytes=0)
+    source = folder / "source"
+    source.write_bytes(bytes(64 << 20))
+    measured("hash of a new 64 MiB source file (CPU)", 64 << 20, "cpu", 1, lambda: cache.key({}, [source]))
+    key = cache.key({}, [source])
+
+    def save() -> None:
+        assert cache.save(key, weights)
+
+    def load() -> None:
+        found = cache.load(key)
+        assert found is not None
+        kept[:] = [found]
+
+    kept: list[Any] = []
+    measured("store (digest, write, fsync, rename)", nbytes, device, 1, save)
+    measured("second start: load with digest", nbytes, device, runs, load)
+    assert all(torch.equal(kept[0][name], each) for name, each in weights.items()), "the weights differ"
+    kept.clear()
+    (entry,) = (folder / "cache").glob("*.safetensors")
+    targets = {name: torch.empty(each.nbytes, dtype=torch.uint8, device=device) for name, each in zip((f"{i:08d}" for i in range(len(weights))), weights.values())}
+    measured("load_into() of the same bytes", nbytes, device, runs, lambda: penstock.safetensors.load_into(entry, targets, strict=False))
+    targets.clear()
+
+    def digest() -> None:
+        found, row = _digest.Digest(), 0
+        contents = []
+        for each in weights.values():
+            contents.append((each.view(-1).view(torch.uint8), row))
+            row += _digest.rows_in(each.nbytes)
+        found.add(contents)
+        found.value()
+
+    measured(f"digest alone on {device}", nbytes, device, runs, digest)
+    if device.startswith("cuda"):
+        host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+        target = torch.empty(1 << 30, dtype=torch.uint8, device=device)
+        measured("link: one copy of 1 GiB of pinned memory", 1 << 30, device, runs, lambda: target.copy_(host, non_blocking=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gb", type=float, default=8)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--folder", default="/dev/shm")
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    print(f"penstock {penstock.__version__}, PyTorch {torch.__version__}, {torch.cuda.get_device_name() if options.device.startswith('cuda') else 'CPU'}", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="weights-cache-", dir=options.folder))
+    try:
+        measure(folder, int(options.gb * 1e9), options.device, options.runs)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
