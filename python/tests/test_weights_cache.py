@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -138,14 +141,23 @@ def test_a_damaged_index_is_computed_again(cache: WeightsCache, source: Path) ->
     assert load.calls == 1
 
 
-def test_files_of_a_model_are_those_of_its_index(tmp_path: Path) -> None:
-    for name in ("a-1.safetensors", "a-2.safetensors", "consolidated.safetensors", "model.bin", "config.json", "code.py", "README.md"):
+def test_files_of_a_model_are_all_that_may_decide_its_weights(tmp_path: Path) -> None:
+    names = ["a.fp16.safetensors", "a.safetensors", "model.bin", "code.py", "config.json", "model.safetensors.index.json"]
+    for name in [*names, "README.md"]:
         (tmp_path / name).write_bytes(b"{}")
-    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"x": "a-1.safetensors", "y": "a-2.safetensors"}}')
-    names = [os.path.basename(each) for each in _sources.model_files(tmp_path)]
-    assert names == ["a-1.safetensors", "a-2.safetensors", "code.py", "config.json", "model.safetensors.index.json"]
-    (tmp_path / "model.safetensors.index.json").unlink()
-    assert [os.path.basename(each) for each in _sources.model_files(tmp_path)][:3] == ["a-1.safetensors", "a-2.safetensors", "consolidated.safetensors"]
+    assert sorted(os.path.basename(each) for each in _sources.model_files(tmp_path)) == sorted(names)
+
+
+def test_ranks_that_start_together_read_each_file_once(cache: WeightsCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / f"{number}.safetensors" for number in range(5)]
+    for number, each in enumerate(files):
+        each.write_bytes(bytes([number]) * 100_000)
+    read: list[str] = []
+    compute = _sources._hash_of
+    monkeypatch.setattr(_sources, "_hash_of", lambda path: (read.append(path), compute(path))[1])
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        keys = list(pool.map(lambda rank: cache.key({"rank": rank}, files), range(4)))
+    assert sorted(read) == sorted(map(str, files)) and len({tuple(each.contents.hashes) for each in keys}) == 1
 
 
 # --- objects
@@ -309,6 +321,28 @@ def test_damaged_and_foreign_entries_are_removed_and_never_used(cache: WeightsCa
         assert cache.load(key) is None, name
         assert not os.path.lexists(entry) and "removed" in caplog.text, name
         assert cache.save(key, value) and torch.equal(cache.load(key)["numbers"], value["numbers"]), name
+
+
+def test_a_new_entry_does_not_inherit_the_permissions_of_the_old_one(cache: WeightsCache) -> None:
+    key = cache.key({})
+    for _ in range(2):
+        assert cache.save(key, weights())
+        assert entries(cache)[0].stat().st_mode & 0o777 == 0o600
+        entries(cache)[0].chmod(0o666)
+
+
+def test_files_of_dead_writers_are_removed_and_those_of_live_ones_are_not(cache: WeightsCache) -> None:
+    key = cache.key({})
+    cache.save(key, weights())
+    dead, alive = (entries(cache)[0].with_name(f".{entries(cache)[0].name}.penstock-1-{number}") for number in range(2))
+    dead.write_bytes(b"dead")
+    alive.write_bytes(b"alive")
+    with open(alive) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        cache.save(key, weights())
+        assert not dead.exists() and alive.exists()
+    cache.save(key, weights())
+    assert not alive.exists()
 
 
 def test_an_entry_of_another_user_is_removed(cache: WeightsCache) -> None:
@@ -529,6 +563,12 @@ def test_from_pretrained_gives_an_equal_model(tmp_path: Path, caplog: pytest.Log
         assert all((tmp_path / "model" / name).stat().st_atime_ns == before.st_atime_ns for name, before in moved.items())
         second.save_pretrained(tmp_path / "saved") if "quantization_config" not in each else None
     assert len(list((tmp_path / "cache").glob("*.safetensors"))) == len(options), caplog.text
+    (tmp_path / "model" / "adapter_config.json").write_text("{}")
+    for arguments in ({"state_dict": first.state_dict()}, {}):
+        with contextlib.suppress(Exception):  # transformers' own opinion
+            from_pretrained(transformers.AutoModelForCausalLM, tmp_path / "model", cache=tmp_path / "cache", **arguments)
+    assert "an argument is a Tensor, which the key cannot contain" in caplog.text
+    assert "is an adapter" in caplog.text
 
 
 # --- the digest

@@ -232,6 +232,8 @@ def test_vllm_loads_if_the_cache_cannot_be_used(vllm: Any, folder: Path, monkeyp
     (entry,) = (folder.parent / "cache").glob("*.safetensors")
     entry.write_bytes(entry.read_bytes()[:-1])
     assert torch.equal(outputs(start.model()), expected) and start.loads == 4
+    monkeypatch.setattr("penstock.vllm._finished.settings_files", lambda folder: [folder + "/absent"])
+    assert torch.equal(outputs(start.model()), expected) and "No such file" in caplog.text
 
 
 def test_vllm_refuses_a_wrong_folder_or_limit(vllm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,11 @@ def load_model(
         return load()
     builder = _Builder(loader.load_config)
     folder, files, *_ = loader._prepare_weights(model_config.model, None, model_config.revision, True, None)
-    key = cache.key(builder.key_of(vllm_config, model_config), [*files, *settings_files(folder)])
+    try:
+        key = cache.key(builder.key_of(vllm_config, model_config), [*files, *settings_files(folder)])
+    except (AttributeError, TypeError, OSError) as problem:
+        _log.warning("weights cache: not used: %s", problem)
+        return load()
     read_files.clear()
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
     if (found := cache.load(key, device=device)) is not None:

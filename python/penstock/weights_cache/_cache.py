@@ -98,7 +98,7 @@ class WeightsCache:
 
         `values`: everything else that decides the weights, as JSON types: the model, the engine's version, the rank, the quantization.
 
-        Raises TypeError for other types, and OSError if a file cannot be read.
+        Raises TypeError for other types, and OSError if a file cannot be read; sources are local files.
         """
         contents = contents_of(os.path.join(self.folder, "sources"), sources)
         told = {"values": dict(values), "sources": contents.hashes, "torch": str(torch.__version__), "format": _VERSION}
@@ -233,7 +233,7 @@ class WeightsCache:
                 self._make_room(image.nbytes, image.nbytes)
                 pending = stack.enter_context(_native.PendingFile(path, 0o600))
                 fcntl.flock(pending.fileno(), fcntl.LOCK_EX)  # says that its writer is alive
-            with pending.open(direct=True) as file:  # bypasses the page cache if possible, because the data is flushed to disk immediately
+            with pending.open(direct=not _fits_in_memory(image.nbytes)) as file:  # else it stays in the page cache for the next start
                 move_pieces(file, image.pieces(), label=path, write=True, meanwhile=image.end)
                 move_pieces(file, [image.digest()], label=path, write=True)
             with self._locked():
@@ -299,6 +299,14 @@ def _problem_of(status: os.stat_result) -> str | None:
     if status.st_mode & 0o022:
         return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o}): run chmod go-w"
     return None
+
+
+def _fits_in_memory(nbytes: int) -> bool:
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return nbytes <= int(line.split()[1]) * 1024 // 2
+    return False
 
 
 def _is_in_use(path: str) -> bool:

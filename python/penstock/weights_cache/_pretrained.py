@@ -37,7 +37,10 @@ def from_pretrained(model_class: Any, name: str | os.PathLike[str], *arguments: 
     cache = cache if isinstance(cache, WeightsCache) else WeightsCache(cache)
     try:
         told = _plain({"arguments": arguments, "options": {each: value for each, value in options.items() if each not in _HUB}})
-        sources = model_files(os.path.join(_folder_of(name, options), options.get("subfolder", "")))
+        folder = _folder_of(name, options)
+        sources = {each: None for path in (folder, os.path.join(folder, options.get("subfolder", ""))) for each in model_files(path)}
+        if any(os.path.basename(each) == "adapter_config.json" for each in sources):
+            raise OSError(f"{folder} is an adapter, whose base model is elsewhere")
     except (TypeError, OSError) as problem:
         logging.getLogger("penstock").warning("weights cache: not used: %s", problem)
         return build()

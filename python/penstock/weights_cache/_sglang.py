@@ -53,13 +53,12 @@ def _load_model(theirs: Callable[..., Any], self: Any, *, model_config: Any, dev
     cache = getattr(self, "_penstock_cache", None)
     if type(self) is not loader.DefaultModelLoader or cache is None or getattr(model_config, "modelopt_quant", None):
         return theirs(self, model_config=model_config, device_config=device_config)
-    try:
-        values = _key_of(loader, self, model_config)
-    except (AttributeError, ImportError, TypeError) as problem:
-        _log.warning("weights cache: not used: it supports SGLang 0.5.23, and this release differs: %s", problem)
-        return theirs(self, model_config=model_config, device_config=device_config)
     folder, files, *_ = self._prepare_weights(model_config.model_path, model_config.revision, True)
-    key = cache.key(values, [*files, *settings_files(folder)])
+    try:
+        key = cache.key(_key_of(loader, self, model_config), [*files, *settings_files(folder)])
+    except (AttributeError, ImportError, TypeError, OSError) as problem:
+        _log.warning("weights cache: not used: it supports SGLang 0.5.23: %s", problem)
+        return theirs(self, model_config=model_config, device_config=device_config)
     try:
         model = _restored(loader, self, cache, key, model_config, torch.device(device_config.device))
     except Exception:  # quantization methods may reject weights without values

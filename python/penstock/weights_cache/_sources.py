@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 __all__ = ["Contents", "FileState", "contents_of", "model_files", "settings_files", "state_of"]
@@ -21,7 +21,7 @@ _VERSION = 1
 _TICK_NS = 20_000_000
 _COARSE_TICK_NS = 2_100_000_000
 _MOST_RECORDS = 100_000  # further records replace the oldest ones
-_KINDS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")  # of weights, in the order in which engines look for them
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack")
 
 
 class FileState(NamedTuple):
@@ -177,21 +177,16 @@ def _hash_of_chunk(descriptor: int, start: int) -> bytes:
 
 
 def model_files(folder: str | os.PathLike[str]) -> list[str]:
-    """Returns the files of a model's folder that decide its weights: those in its index, or all of the first kind that it has, and its configuration
-    and code. Raises NotADirectoryError or FileNotFoundError.
+    """Returns the files of a model's folder that may decide its weights: weights in all formats, because arguments choose among them, configuration and
+    code. Raises NotADirectoryError or FileNotFoundError.
     """
-    names = sorted(os.listdir(folder))
-    kinds = (tuple(each for each in names if each.endswith(kind)) for kind in _KINDS)
-    weights: Sequence[str] = next((each for each in kinds if each), ())
-    indexes = [each for each in names if each.endswith(".index.json")]
-    if len(indexes) == 1:
-        with open(os.path.join(folder, indexes[0]), encoding="utf-8") as file:
-            told = json.load(file)
-        if isinstance(told, dict) and isinstance(told.get("weight_map"), dict):
-            weights = sorted({str(each) for each in told["weight_map"].values()})
-    return [*(os.path.join(folder, each) for each in weights), *settings_files(folder)]
+    return [*_files_of(folder, _WEIGHTS), *settings_files(folder)]
 
 
 def settings_files(folder: str | os.PathLike[str]) -> list[str]:
     """Returns the configuration and code in a model's folder. Raises NotADirectoryError or FileNotFoundError."""
-    return [os.path.join(folder, each) for each in sorted(os.listdir(folder)) if each.endswith((".json", ".py"))]
+    return _files_of(folder, (".json", ".py"))
+
+
+def _files_of(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str]:
+    return [os.path.join(folder, each) for each in sorted(os.listdir(folder)) if each.endswith(endings)]
