@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -53,6 +55,26 @@ def measured(name: str, nbytes: int, device: str, runs: int, call: Callable[[], 
     print(f"{name:44} {nbytes / median / 1e9:7.2f} GB/s {median * 1e3:9.1f} ms   first {seconds[0] * 1e3:.1f}, best {min(seconds) * 1e3:.1f}", flush=True)
 
 
+# A fresh process, as after a restart. PyTorch and CUDA are up before the clock starts.
+FRESH = """
+import sys, time, torch
+folder, device = sys.argv[1:]
+synchronize = torch.cuda.synchronize if device != "cpu" else lambda: None
+torch.zeros(1, device=device)
+synchronize()
+began = time.perf_counter()
+from penstock.weights_cache import WeightsCache
+cache = WeightsCache(folder + "/cache")
+imported = time.perf_counter()
+key = cache.key({}, [folder + "/source"])
+found = cache.load(key)
+synchronize()
+ended = time.perf_counter()
+nbytes = sum(each.nbytes for each in found.values())
+print(f"{nbytes / (ended - began) / 1e9:7.2f} GB/s {(ended - began) * 1e3:9.1f} ms   import {(imported - began) * 1e3:.1f}, key and load {(ended - imported) * 1e3:.1f}")
+"""
+
+
 def measure(folder: Path, total_bytes: int, device: str, runs: int) -> None:
     weights = parameters(total_bytes, device)
     nbytes = sum(each.nbytes for each in weights.values())
@@ -75,6 +97,9 @@ def measure(folder: Path, total_bytes: int, device: str, runs: int) -> None:
     measured("second start: load with digest", nbytes, device, runs, load)
     assert all(torch.equal(kept[0][name], each) for name, each in weights.items()), "the weights differ"
     kept.clear()
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", FRESH, str(folder), device], capture_output=True, text=True, check=True)
+        print(f"{'second start in a fresh process, with import':44} {ended.stdout.rstrip()}", flush=True)
     (entry,) = (folder / "cache").glob("*.safetensors")
     targets = {name: torch.empty(each.nbytes, dtype=torch.uint8, device=device) for name, each in zip((f"{i:08d}" for i in range(len(weights))), weights.values())}
     measured("load_into() of the same bytes", nbytes, device, runs, lambda: penstock.safetensors.load_into(entry, targets, strict=False))

@@ -419,6 +419,18 @@ def test_a_failing_call_never_fails_the_load(cache: WeightsCache, source: Path, 
     assert not [each for each in os.listdir(cache.folder) if "penstock-" in each]
 
 
+def test_a_process_that_cannot_start_threads_uses_the_cache(cache: WeightsCache, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    source.write_bytes(b"\1" * (40 << 20))
+    monkeypatch.setattr("threading.Thread.start", fail)
+    value = {"large": torch.arange(3 << 20)}
+    for _ in range(2):
+        found = cache.get({}, lambda: value, sources=[source])
+    assert found is not value and torch.equal(found["large"], value["large"])
+
+
 def test_a_folder_that_becomes_read_only_still_serves(cache: WeightsCache, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Loader(source)
     get(cache, load)

@@ -236,6 +236,13 @@ def test_vllm_loads_if_the_cache_cannot_be_used(vllm: Any, folder: Path, monkeyp
     assert torch.equal(outputs(start.model()), expected) and "No such file" in caplog.text
 
 
+def test_an_older_vllm_loads_without_the_cache(vllm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(sys.modules, f"{CACHES}.ipc_loader", None)
+    start = VLLMStart(vllm, folder, monkeypatch)
+    start.model()
+    assert start.loads == 1 and "it needs vLLM 0.31" in caplog.text
+
+
 def test_vllm_refuses_a_wrong_folder_or_limit(vllm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ({"cache": 1}, {"cache_bytes": "1"}):
         with pytest.raises(ValueError, match="model_loader_extra_config: cache"):

@@ -169,7 +169,7 @@ class WeightsCache:
 
         Tensors have the strides, aliases and classes that they had. They are on their old devices, or on `device` instead of a GPU.
 
-        Removes an entry that is damaged, incomplete, of another version, or writable by another user. Raises torch.OutOfMemoryError.
+        Removes an entry that is damaged, incomplete, of another version, or writable by another user. Raises torch.cuda.OutOfMemoryError.
         """
         return self._load(key, None if device is None else torch.device(device), None)
 
@@ -420,7 +420,7 @@ def _read(source: Source, key: Key, device: Any, into: dict[str, Any] | None) ->
 def _restored(pickled: bytes, storages: list[Any]) -> Any:
     try:
         return restored(pickled, storages)
-    except (MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as problem:
         raise _Unusable(f"cannot be unpickled: {type(problem).__name__}: {problem}") from problem

@@ -12,14 +12,13 @@ coincidence. It does not protect against someone who may write to the file and k
 
 from __future__ import annotations
 
-import concurrent.futures
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from .._core.batches import in_batches
+from ._sources import in_threads
 
 __all__ = ["Digest", "ROW_BYTES", "rows_in"]
 
@@ -38,7 +37,6 @@ class _Limits(NamedTuple):
 
 
 _LIMITS = {"cpu": _Limits(60, 60), "cuda": _Limits(16384, 4096)}
-_THREADS = 8
 _TASK_PARTS = 40  # steps for one thread
 
 
@@ -61,9 +59,7 @@ class Digest:
         for device, own in by_device.items():
             parts = _parts(own, _LIMITS[device.type])
             if device.type == "cpu" and len(parts) > _TASK_PARTS:
-                tasks = [parts[i : i + _TASK_PARTS] for i in range(0, len(parts), _TASK_PARTS)]
-                with concurrent.futures.ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1, len(tasks)), "penstock-digest") as pool:
-                    self._sums += pool.map(_sums_of, tasks)
+                self._sums += in_threads(_sums_of, [parts[i : i + _TASK_PARTS] for i in range(0, len(parts), _TASK_PARTS)])
             else:
                 self._sums.append(_sums_of(parts))
 

@@ -9,10 +9,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
-__all__ = ["Contents", "FileState", "contents_of", "model_files", "settings_files", "state_of"]
+__all__ = ["Contents", "FileState", "contents_of", "in_threads", "model_files", "settings_files", "state_of"]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 _CHUNK_BYTES = 16 << 20
 _THREADS = 8
@@ -161,10 +164,16 @@ def _hash_of(path: str) -> str:
     """Returns the SHA-256 of the SHA-256 of each 16 MiB. Reads through the page cache, because the file is about to be loaded."""
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        starts = range(0, size, _CHUNK_BYTES)
-        with concurrent.futures.ThreadPoolExecutor(min(_THREADS, len(starts) or 1, os.cpu_count() or 1), "penstock-hash") as pool:
-            parts = pool.map(lambda start: _hash_of_chunk(file.fileno(), start), starts)
-            return hashlib.sha256(size.to_bytes(8, "little") + b"".join(parts)).hexdigest()
+        parts = in_threads(lambda start: _hash_of_chunk(file.fileno(), start), range(0, size, _CHUNK_BYTES))
+        return hashlib.sha256(size.to_bytes(8, "little") + b"".join(parts)).hexdigest()
+
+
+def in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Returns the results of calls in a few threads, or in this one if no thread can be started."""
+    if len(items) > 1:
+        with contextlib.suppress(RuntimeError), concurrent.futures.ThreadPoolExecutor(min(_THREADS, len(items), os.cpu_count() or 1), "penstock-hash") as pool:
+            return list(pool.map(function, items))
+    return list(map(function, items))
 
 
 def _hash_of_chunk(descriptor: int, start: int) -> bytes:
