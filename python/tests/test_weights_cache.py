@@ -237,6 +237,15 @@ def facts(value: Any) -> Any:
     return of(value)
 
 
+def test_buffers_of_process_groups_are_not_weights(tmp_path: Path) -> None:
+    module = Net()
+    module.group = type("Group", (), {"__module__": "engine.distributed.parallel_state"})()
+    module.group.buffer = torch.randn(5)
+    for _ in range(2):
+        penstock.torch.load_module(module, lambda module: module.up.bias.data.fill_(2), cache=tmp_path / "cache", key="net")
+    assert list((tmp_path / "cache").glob("*.safetensors"))
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", OBJECTS)
 def test_objects_come_back_exactly(cache: WeightsCache, name: str) -> None:
@@ -523,19 +532,24 @@ def test_load_module_restores_values_and_new_attributes(tmp_path: Path) -> None:
         calls.append(1)
         module.up.scale, module.up.name, module.up.ready = 0.5, "int8", True
         module.up.packed = module.up.weight.data.to(torch.int8)
+        module.up.address = module.up.packed.data_ptr()
 
     calls: list[int] = []
-    first, second = (penstock.torch.load_module(Net(), load, cache=tmp_path / "cache", key="net") for _ in range(2))
+    first, second = Net(), Net()
+    second.up.address = 1 << 40  # of this process
+    for each in (first, second):
+        penstock.torch.load_module(each, load, cache=tmp_path / "cache", key="net")
+    assert second.up.address == 1 << 40
     assert len(calls) == 1 and (second.up.scale, second.up.name, second.up.ready) == (0.5, "int8", True)
     assert torch.equal(second.up.packed, first.up.packed)
 
 
-@pytest.mark.parametrize("where", ["an object", "a closure", "a partial"])
+@pytest.mark.parametrize("where", ["an object", "a closure", "a partial", "modules in a list"])
 def test_load_module_refuses_tensors_that_it_cannot_restore(tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str) -> None:
     def load(module: Any) -> None:
         tensor = torch.randn(5)
         calls.append(1)
-        module.up.kernel = {"an object": lambda: Kernel(tensor), "a closure": lambda: lambda: tensor, "a partial": lambda: partial(print, tensor)}[where]()
+        module.up.kernel = {"an object": lambda: Kernel(tensor), "a closure": lambda: lambda: tensor, "a partial": lambda: partial(print, tensor), "modules in a list": lambda: [torch.nn.Linear(2, 2)]}[where]()
 
     calls: list[int] = []
     for _ in range(2):

@@ -149,6 +149,7 @@ class VLLMStart:
         self.options = options
         self.loads = 0
         self.supports = True
+        self.moves = ""
 
     def model(self, rank: int = 0, dtype: str = "float32", **quant_config: Any) -> Any:
         is_processed = self.vllm.loader_utils.is_weights_pre_processed
@@ -179,12 +180,14 @@ class VLLMStart:
             load_format="penstock", device="cpu", download_dir=None, ignore_patterns=[], use_tqdm_on_load=False, safetensors_load_strategy=None, pt_load_map_location="cpu",
             model_loader_extra_config={"cache": str(self.folder.parent / "cache"), **self.options}, safetensors_prefetch_num_threads=1, safetensors_prefetch_block_size=1 << 20,
         )
-        parallel = SimpleNamespace(enable_eplb=False, enable_expert_parallel=False, expert_placement_strategy="linear")
+        parallel = SimpleNamespace(enable_eplb=self.moves == "eplb", enable_expert_parallel=False, expert_placement_strategy="linear")
         kernel = SimpleNamespace(moe_backend="auto", linear_backend="auto", linear_backend_per_quant={})
         vllm_config = SimpleNamespace(
             device_config=SimpleNamespace(device="cpu"), load_config=load, parallel_config=parallel, kernel_config=kernel, speculative_config=None,
             cache_config=SimpleNamespace(cache_dtype="auto", kv_cache_dtype_skip_layers=[]), compute_hash=lambda: "abc", quant_config=None,
         )
+        uva, prefetch = SimpleNamespace(cpu_offload_gb=float(self.moves == "uva")), SimpleNamespace(offload_group_size=int(self.moves == "prefetch"))
+        vllm_config.offload_config = SimpleNamespace(uva=uva, prefetch=prefetch)
         loader = self.vllm.model_loader.get_model_loader(load)
         return loader.load_model(vllm_config=vllm_config, model_config=config)
 
@@ -234,6 +237,15 @@ def test_vllm_loads_if_the_cache_cannot_be_used(vllm: Any, folder: Path, monkeyp
     assert torch.equal(outputs(start.model()), expected) and start.loads == 4
     monkeypatch.setattr("penstock.vllm._finished.settings_files", lambda folder: [folder + "/absent"])
     assert torch.equal(outputs(start.model()), expected) and "No such file" in caplog.text
+
+
+@pytest.mark.parametrize("setting", ["eplb", "uva", "prefetch"])
+def test_vllm_does_not_cache_weights_that_move(vllm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, setting: str) -> None:
+    start = VLLMStart(vllm, folder, monkeypatch)
+    start.moves = setting
+    for _ in range(2):
+        start.model()
+    assert start.loads == 2 and "weights cache: not used, because" in caplog.text
 
 
 def test_an_older_vllm_loads_without_the_cache(vllm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -58,8 +58,8 @@ def load_model(
 
     `read_files`: the files from which load() has read afterwards.
     """
-    if vllm_config.parallel_config.enable_eplb:
-        _log.warning("weights cache: not used, because expert load balancing moves weights between ranks")
+    if (problem := _problem_of(vllm_config)) is not None:
+        _log.warning("weights cache: not used, because %s", problem)
         return load()
     builder = _Builder(loader.load_config)
     folder, files, *_ = loader._prepare_weights(model_config.model, None, model_config.revision, True, None)
@@ -83,6 +83,13 @@ def load_model(
     else:
         _log.warning("weights cache: not stored: vLLM also read %s", ", ".join(sorted(read_files - set(files))))
     return model
+
+
+def _problem_of(vllm_config: Any) -> str | None:
+    offload = getattr(vllm_config, "offload_config", None)
+    if offload is not None and (offload.uva.cpu_offload_gb > 0 or offload.prefetch.offload_group_size > 0):
+        return "vLLM offloads weights to the CPU"
+    return "expert load balancing moves weights between ranks" if vllm_config.parallel_config.enable_eplb else None
 
 
 def _save(cache: WeightsCache, key: Any, model: Any) -> None:

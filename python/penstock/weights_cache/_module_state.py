@@ -15,11 +15,13 @@ from ._structure import NotCacheable
 __all__ = ["ModuleState", "add_missing", "matches", "set_values", "state_of"]
 
 _VALUES = (bool, int, float, str, type(None))
+_LEAST_ADDRESS = 1 << 31
 
 
 class ModuleState(NamedTuple):
     """- `tensors`: parameters, buffers and tensors that are attributes, by name, without their Python attributes.
-    - `values`: attributes of modules and their quantization methods that are numbers, strings, bools or None, by the owner's name.
+    - `values`: attributes of modules and their quantization methods that are numbers, strings, bools or None, by the owner's name. Large integers may
+      be addresses, which are different in each process, and are left out.
     """
 
     tensors: dict[str, Any]
@@ -37,12 +39,16 @@ def state_of(module: torch.nn.Module) -> ModuleState:
                 full_name = f"{prefix}.{name}" if prefix else name
                 tensors[full_name] = _plain(full_name, each)
         for path, each in _owners_of_values(prefix, owner):
-            values[path] = {name: value for name, value in vars(each).items() if type(value) in _VALUES}
+            values[path] = {name: value for name, value in vars(each).items() if _is_value(value)}
     storages = {each.untyped_storage()._cdata for each in tensors.values()}
     for path, tensor in _other_tensors(module):
         if not is_plain(tensor) or tensor.untyped_storage()._cdata not in storages:
             raise NotCacheable(f"keeps a tensor in {path}, which is not an attribute of a module")
     return ModuleState(tensors, values)
+
+
+def _is_value(value: Any) -> bool:
+    return type(value) in _VALUES and not (type(value) is int and abs(value) >= _LEAST_ADDRESS)
 
 
 def _plain(name: str, tensor: Any) -> Any:
@@ -90,9 +96,15 @@ def _parts_of(value: Any) -> Sequence[tuple[str, Any]]:
     if isinstance(value, types.FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or ())
         return [(name, cell.cell_contents) for name, cell in cells if cell != types.CellType()]
-    if isinstance(value, (type, types.ModuleType)) or not hasattr(value, "__dict__"):
+    if isinstance(value, (type, types.ModuleType)) or not hasattr(value, "__dict__") or _is_machinery(value):
         return []
     return list(vars(value).items())
+
+
+def _is_machinery(value: Any) -> bool:
+    """Returns True for objects whose tensors are not weights: groups of processes and their buffers, streams, locks, loggers."""
+    owner = type(value).__module__
+    return (owner.startswith(("torch.", "logging", "threading")) or ".distributed." in owner) and not isinstance(value, torch.nn.Module)
 
 
 def matches(stored: dict[str, Any], storages: Sequence[Any], tensors: dict[str, Any]) -> list[Any] | str:
@@ -137,5 +149,5 @@ def set_values(module: torch.nn.Module, values: dict[str, dict[str, Any]]) -> No
         for path, each in _owners_of_values(prefix, owner):
             for name, value in values.get(path, {}).items():
                 own = vars(each).get(name)
-                if type(own) is not type(value) or own != value:
+                if (type(own) is not type(value) or own != value) and (own is None or _is_value(own)):
                     setattr(each, name, value)
