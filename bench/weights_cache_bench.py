@@ -75,6 +75,16 @@ print(f"{nbytes / (ended - began) / 1e9:7.2f} GB/s {(ended - began) * 1e3:9.1f} 
 """
 
 
+def digest_of(tensors: list[Any]) -> bytes:
+    found, row = _digest.Digest(), 0
+    contents = []
+    for each in tensors:
+        contents.append((each.view(-1).view(torch.uint8), row))
+        row += _digest.rows_in(each.nbytes)
+    found.add(contents)
+    return found.value()
+
+
 def measure(folder: Path, total_bytes: int, device: str, runs: int) -> None:
     weights = parameters(total_bytes, device)
     nbytes = sum(each.nbytes for each in weights.values())
@@ -105,16 +115,9 @@ def measure(folder: Path, total_bytes: int, device: str, runs: int) -> None:
     measured("load_into() of the same bytes", nbytes, device, runs, lambda: penstock.safetensors.load_into(entry, targets, strict=False))
     targets.clear()
 
-    def digest() -> None:
-        found, row = _digest.Digest(), 0
-        contents = []
-        for each in weights.values():
-            contents.append((each.view(-1).view(torch.uint8), row))
-            row += _digest.rows_in(each.nbytes)
-        found.add(contents)
-        found.value()
-
-    measured(f"digest alone on {device}", nbytes, device, runs, digest)
+    measured(f"digest alone on {device}", nbytes, device, runs, lambda: digest_of(list(weights.values())))
+    some = list(weights.values())[:9]
+    assert digest_of(some) == digest_of([each.cpu() for each in some]), "the digests of the device and of the CPU differ"
     if device.startswith("cuda"):
         host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
         target = torch.empty(1 << 30, dtype=torch.uint8, device=device)

@@ -428,6 +428,30 @@ def test_a_failing_call_never_fails_the_load(cache: WeightsCache, source: Path, 
     assert not [each for each in os.listdir(cache.folder) if "penstock-" in each]
 
 
+@pytest.mark.parametrize("call", ["new_storage", "Digest"])
+def test_a_full_device_never_fails_the_load(cache: WeightsCache, source: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def fail(*arguments: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    load = Loader(source)
+    for _ in range(2):  # a store, then a load
+        with monkeypatch.context() as patch:
+            patch.setattr(_cache, call, fail)
+            assert get(cache, load) == 1
+        assert get(cache, load) == 1
+    assert len(entries(cache)) == 1  # not removed
+
+
+def test_a_folder_in_the_place_of_an_entry_is_left_alone(cache: WeightsCache, source: Path) -> None:
+    load = Loader(source)
+    get(cache, load)
+    (entry,) = entries(cache)
+    entry.unlink()
+    entry.mkdir()
+    assert get(cache, load) == 1
+    assert get(cache, load, rank=1) == 1 and get(cache, load, rank=1) == 1 and load.calls == 3
+
+
 def test_a_process_that_cannot_start_threads_uses_the_cache(cache: WeightsCache, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(thread: Any) -> None:
         raise RuntimeError("can't start new thread")
@@ -626,7 +650,7 @@ def test_digests_follow_their_definition(device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA GPU")
     numbers = torch.Generator().manual_seed(4)
-    contents = [torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=numbers) for nbytes in (5, 4096, (1 << 20) + 4104, 0, 70_000, 8)]
+    contents = [torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=numbers) for nbytes in (5, 4096, 62 * 4096 + 4104, 0, 70_000, 8)]
     placed, row = [], 0
     for each in contents:
         placed.append((each.to(device), row))

@@ -87,7 +87,7 @@ def main(folder: Path, kills: int) -> int:
         (folder / f"source{number}").write_bytes(b"\0" * 5000)
     for count in range(kills):
         processes = [started(use, folder, choices.randrange(1 << 30)) for _ in range(2)]
-        time.sleep(choices.uniform(0.01, 0.08))
+        time.sleep(choices.uniform(0.01, 0.06))
         for each in processes:
             os.kill(each, signal.SIGKILL)
         ends = [os.waitpid(each, 0)[1] for each in processes] + [os.waitpid(started(check, folder), 0)[1]]

@@ -169,7 +169,7 @@ class WeightsCache:
 
         Tensors have the strides, aliases and classes that they had. They are on their old devices, or on `device` instead of a GPU.
 
-        Removes an entry that is damaged, incomplete, of another version, or writable by another user. Raises torch.cuda.OutOfMemoryError.
+        Removes an entry that is damaged, incomplete, of another version, or writable by another user. Other errors are logged, and give None.
         """
         return self._load(key, None if device is None else torch.device(device), None)
 
@@ -196,7 +196,7 @@ class WeightsCache:
             _log.warning("weights cache: %s is not used, because it %s", path, problem)
         except _Unusable as problem:
             self._remove(path, descriptor, str(problem))
-        except Error as problem:
+        except (Error, MemoryError, RuntimeError) as problem:
             _log.warning("weights cache: cannot read %s: %s", path, problem)
         finally:
             os.close(descriptor)
@@ -215,7 +215,7 @@ class WeightsCache:
             return True
         except NotCacheable as problem:
             _log.warning("weights cache: not stored: %s %s", type(value).__name__, problem)
-        except OSError as problem:
+        except (OSError, MemoryError, RuntimeError) as problem:  # PyTorch's OutOfMemoryError is a RuntimeError
             _log.warning("weights cache: not stored: %s", problem)
         return False
 
@@ -236,6 +236,7 @@ class WeightsCache:
             with pending.open(direct=not _fits_in_memory(image.nbytes)) as file:  # else it stays in the page cache for the next start
                 move_pieces(file, image.pieces(), label=path, write=True, meanwhile=image.end)
                 move_pieces(file, [image.digest()], label=path, write=True)
+                file.sync()  # before the folder is locked, because it takes long
             with self._locked():
                 if not key.contents.are_current():
                     raise NotCacheable("was loaded while its source files changed")
@@ -259,7 +260,7 @@ class WeightsCache:
         for each in os.scandir(self.folder):
             with contextlib.suppress(OSError):
                 status = each.stat(follow_symlinks=False)
-                if each.name.endswith(_ENDING):
+                if each.name.endswith(_ENDING) and not stat.S_ISDIR(status.st_mode):
                     found.append((status.st_mtime_ns, status.st_size, each.path))
                 elif f"{_ENDING}.penstock-" in each.name and not _is_in_use(each.path):
                     os.unlink(each.path)
