@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -396,6 +397,15 @@ def test_sglang_loads_if_the_cache_cannot_be_used(sglang: Any, folder: Path, mon
     entry.write_bytes(content)
     assert torch.equal(outputs(start.model()), expected) and "removed" in caplog.text
     assert torch.equal(outputs(start.model()), expected)
+
+
+def test_sglang_finds_the_plug_in() -> None:
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    tomllib = pytest.importorskip("tomllib", reason="this Python reads no TOML")
+    if not project.exists():
+        pytest.skip("pyproject.toml is not beside the tests")
+    entries = tomllib.loads(project.read_text())["project"]["entry-points"]["sglang.srt.plugins"]
+    assert callable(EntryPoint("penstock", entries["penstock"], "sglang.srt.plugins").load())
 
 
 def test_sglang_without_a_cache_is_as_before(sglang: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

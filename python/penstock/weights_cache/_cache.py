@@ -41,7 +41,7 @@ _ENDING = ".safetensors"
 _STRUCTURE, _DIGEST = "structure", "~digest"  # rows; the digest is last, because it is computed while the others are written
 _DIGEST_BYTES = 64  # of the storages, then the SHA-256 of the structure and the header's fields
 _MOST_STRUCTURE_BYTES = 1 << 30
-_GROUP_BYTES = 256 << 20  # storages that are read, and then checked while the next ones are read
+_GROUP_BYTES = 128 << 20  # storages that are read, and then checked while the next ones are read
 _LARGE_BYTES = 1 << 20  # PyTorch's allocator keeps smaller blocks apart
 _FREE = 1 / 16  # of the file system that stays free by default
 
