@@ -170,8 +170,8 @@ class VLLMStart:
             self.patch.setattr(module, "initialize_model", lambda **_: Model(rank, Int8()))
         for name in ("memory_allocated", "empty_cache"):
             self.patch.setattr(torch.accelerator, name, lambda *_: None, raising=False)
-        self.patch.setattr(self.vllm.base_loader, "log_online_quantization_time", lambda config: None)
-        self.patch.setattr(self.vllm.base_loader, "log_online_quantization", lambda config: None)
+        self.patch.setattr(self.vllm.base_loader, "log_online_quantization_time", lambda config: None, raising=False)
+        self.patch.setattr(self.vllm.base_loader, "log_online_quantization", lambda config: None, raising=False)
         self.patch.setattr(torch.accelerator, "current_device_index", lambda: None, raising=False)
         config = SimpleNamespace(
             model=str(self.folder), revision=None, quantization="int8", dtype=dtype, is_moe=False, multimodal_config=None, quantization_config=None,

@@ -16,7 +16,15 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ("test_engines.py", "test_lmcache_plugin.py", "test_sglang_hicache.py", "test_vllm_kv_tier.py", "test_vllm_gpu_spec.py", "test_fastsafetensors.py")
+TESTS = (
+    "test_engines.py",
+    "test_fastsafetensors.py",
+    "test_lmcache_plugin.py",
+    "test_sglang_hicache.py",
+    "test_vllm_gpu_spec.py",
+    "test_vllm_kv_tier.py",
+    "test_weights_cache_engines.py",
+)
 
 
 def tested(folder: Path, requirements: list[str]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,7 @@ class _Builder(IpcModelLoader):  # type: ignore[misc,unused-ignore]
         config.model_loader_extra_config = {}
         super().__init__(config)
 
-    def _state_for_key(self, cache_key: Any, *, is_reload: bool = False) -> Any:
+    def _request_state(self, cache_key: Any, **options: Any) -> Any:
         return cache_key
 
     def _watch_daemon(self) -> None:
@@ -43,7 +44,8 @@ class _Builder(IpcModelLoader):  # type: ignore[misc,unused-ignore]
         """Returns vLLM's own description of what decides a rank's weights."""
         speculative = vllm_config.speculative_config
         self.is_draft = speculative is not None and model_config is speculative.draft_model_config
-        found = self._fetch_entries(model_config, vllm_config.cache_config, vllm_config.parallel_config, vllm_config.kernel_config)
+        names = set(inspect.signature(self._fetch_entries).parameters) - {"model_config", "is_reload"}  # more in newer releases
+        found = self._fetch_entries(model_config, **{name: getattr(vllm_config, name) for name in names})
         told = dataclasses.asdict(found)
         del told["checkpoint"]  # a hash of headers; the cache hashes contents
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"

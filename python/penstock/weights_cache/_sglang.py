@@ -57,7 +57,7 @@ def _load_model(theirs: Callable[..., Any], self: Any, *, model_config: Any, dev
     try:
         key = cache.key(_key_of(loader, self, model_config), [*files, *settings_files(folder)])
     except (AttributeError, ImportError, TypeError, OSError) as problem:
-        _log.warning("weights cache: not used: it supports SGLang 0.5.23: %s", problem)
+        _log.warning("weights cache: not used: it supports SGLang 0.5.21 to 0.5.23: %s", problem)
         return theirs(self, model_config=model_config, device_config=device_config)
     try:
         model = _restored(loader, self, cache, key, model_config, torch.device(device_config.device))
