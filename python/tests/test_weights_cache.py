@@ -354,6 +354,16 @@ def test_files_of_dead_writers_are_removed_and_those_of_live_ones_are_not(cache:
     assert not alive.exists()
 
 
+def test_an_entry_for_an_absent_device_is_kept(cache: WeightsCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    key = cache.key({})
+    cache.save(key, weights())
+    new_storages = _cache._new_storages
+    monkeypatch.setattr(_cache, "_new_storages", lambda places, device: new_storages([(nbytes, "cuda:99") for nbytes, _ in places], device))
+    assert cache.load(key) is None and "needs the device cuda:99" in caplog.text and len(entries(cache)) == 1
+    monkeypatch.undo()
+    assert cache.load(key) is not None
+
+
 def test_an_entry_of_another_user_is_removed(cache: WeightsCache) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files to other users")

@@ -62,7 +62,7 @@ class _Unusable(Exception):
 
 
 class _Different(Exception):
-    """An entry whose tensors differ from those to fill, and how."""
+    """An entry that this process cannot use, although it is sound, and why."""
 
 
 class WeightsCache:
@@ -442,7 +442,7 @@ def _new_storages(told: list[tuple[int, str]], device: Any) -> list[Any]:
     places = [torch.device(name) if device is None or not name.startswith("cuda") else device for _, name in told]
     for each in set(places):
         if not reaches(each) or (each.type == "cuda" and (each.index or 0) >= torch.cuda.device_count()):
-            raise _Unusable(f"needs the device {each}, which this process cannot use")
+            raise _Different(f"needs the device {each}, which this process cannot use")
         if each.type == "cuda":
             large = sum(-(-nbytes // 512) * 512 for (nbytes, _), place in zip(told, places) if place == each and nbytes > _LARGE_BYTES)
             with contextlib.suppress(torch.cuda.OutOfMemoryError):  # less memory in one piece
