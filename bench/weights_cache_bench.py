@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures a start from a cache of finished weights (penstock.weights_cache) beside load_into() and beside the link.
 
-Usage: weights_cache_bench.py [--gb 8] [--device cuda:0] [--folder /dev/shm] [--runs 5]
+Usage: weights_cache_bench.py [--gb 8] [--device cuda:0] [--folder FOLDER] [--runs 5]
 
 Each line is one figure: name, GB/s (median of the runs), and milliseconds. Needs PyTorch, Penstock and twice the size in the folder and the memory.
 """
@@ -9,6 +9,7 @@ Each line is one figure: name, GB/s (median of the runs), and milliseconds. Need
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import subprocess
@@ -128,11 +129,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gb", type=float, default=8)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--folder", default="/dev/shm")
+    parser.add_argument("--folder", help="for the cache; by default /dev/shm, or the folder for temporary files if /dev/shm is too small")
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     print(f"penstock {penstock.__version__}, PyTorch {torch.__version__}, {torch.cuda.get_device_name() if options.device.startswith('cuda') else 'CPU'}", flush=True)
-    folder = Path(tempfile.mkdtemp(prefix="weights-cache-", dir=options.folder))
+    memory = os.statvfs("/dev/shm")
+    has_room = memory.f_bavail * memory.f_frsize > options.gb * 1.5e9
+    folder = Path(tempfile.mkdtemp(prefix="weights-cache-", dir=options.folder or ("/dev/shm" if has_room else None)))
+    print(f"folder {folder}", flush=True)
     try:
         measure(folder, int(options.gb * 1e9), options.device, options.runs)
     finally:
