@@ -629,6 +629,9 @@ def test_from_pretrained_gives_an_equal_model(tmp_path: Path, caplog: pytest.Log
             from_pretrained(transformers.AutoModelForCausalLM, tmp_path / "model", cache=tmp_path / "cache", **arguments)
     assert "an argument is a Tensor, which the key cannot contain" in caplog.text
     assert "is an adapter" in caplog.text
+    (tmp_path / "model" / "adapter_config.json").rename(tmp_path / "model" / "model_index.json")
+    from_pretrained(transformers.AutoModelForCausalLM, tmp_path / "model", cache=tmp_path / "cache")
+    assert "is a pipeline" in caplog.text and len(list((tmp_path / "cache").glob("*.safetensors"))) == len(options)
 
 
 # --- the digest

@@ -20,6 +20,10 @@ _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision"
 _LIBRARIES = "accelerate auto-gptq autoawq bitsandbytes compressed-tensors fbgemm-gpu flash-attn gptqmodel hqq kernels optimum optimum-quanto peft torchao transformers".split()
 
 
+# Files of folders whose weights, or some of them, are in other folders.
+_OTHERS = {"adapter_config.json": "an adapter, whose base model is elsewhere", "model_index.json": "a pipeline of several models, which have folders of their own"}
+
+
 def from_pretrained(model_class: Any, name: str | os.PathLike[str], *arguments: Any, cache: WeightsCache | str | os.PathLike[str], **options: Any) -> Any:
     """Returns `model_class.from_pretrained(name, *arguments, **options)`. The first call stores the finished model, and later ones read it from the cache
     without reading the source files or quantizing.
@@ -39,8 +43,9 @@ def from_pretrained(model_class: Any, name: str | os.PathLike[str], *arguments: 
         told = _plain({"arguments": arguments, "options": {each: value for each, value in options.items() if each not in _HUB}})
         folder = _folder_of(name, options)
         sources = {each: None for path in (folder, os.path.join(folder, options.get("subfolder", ""))) for each in model_files(path)}
-        if any(os.path.basename(each) == "adapter_config.json" for each in sources):
-            raise OSError(f"{folder} is an adapter, whose base model is elsewhere")
+        for marker, what in _OTHERS.items():
+            if any(os.path.basename(each) == marker for each in sources):
+                raise OSError(f"{folder} is {what}")
     except (TypeError, OSError) as problem:
         logging.getLogger("penstock").warning("weights cache: not used: %s", problem)
         return build()
