@@ -57,12 +57,12 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
         if "cache" not in self._options:
             return load()
         try:
-            from . import _finished
+            from ._finished import load_model
         except (ImportError, AttributeError) as problem:
             logging.getLogger("penstock").warning("weights cache: not used: it needs vLLM 0.31 or a later release that works alike: %s", problem)
             return load()
         cache = WeightsCache(self._options["cache"], capacity_bytes=self._options.get("cache_bytes"))
-        return _finished.load_model(cache, self, load, self._read_files, vllm_config, model_config, others.get("prefix", ""))
+        return load_model(cache, self, load, self._read_files, vllm_config, model_config, others.get("prefix", ""))
 
     def _prepare_weights(self, *arguments: Any, **options: Any) -> Any:
         found = super()._prepare_weights(*arguments, **options)
