@@ -150,6 +150,25 @@ class PENSTOCK_API store {
     return get_async(std::span(items.begin(), items.size()), std::move(done));
   }
 
+  // Queue a put or get on a stream of the device that owns all of the pieces (null: its default stream), without waiting for the stream: it
+  // reads or writes the pieces after the work queued before it and before the work queued after it, as stream_request does. The memory must
+  // stay valid until the call has completed; the stream may change it after the put, and read it after the get. If a key of a get is not
+  // done, the contents of its memory are undefined, and later work on the stream reads them: the stream does not fail.
+  // A get finds the values that exist when it is called, and those of puts queued earlier on the same stream. Neither a later put nor
+  // eviction changes what it reads. Puts of the same key take effect in call order on whichever streams. When a put has completed, all
+  // other calls find its value, which has no checksum. Gets verify checksums only in memory of the host device. A put that needs room drops
+  // values before it returns, which may wait for the index. The results of a call without any value are available at once. Further errors
+  // for single keys: unsupported (host memory), no_space (also if the rest of the store is taken by calls in progress). Destroying or
+  // closing the store waits for the streams.
+  [[nodiscard]] call put_on_stream(void* stream, std::span<const item> items, callback done = {}) const;
+  [[nodiscard]] call put_on_stream(void* stream, std::initializer_list<item> items, callback done = {}) const {
+    return put_on_stream(stream, std::span(items.begin(), items.size()), std::move(done));
+  }
+  [[nodiscard]] call get_on_stream(void* stream, std::span<const item> items, callback done = {}) const;
+  [[nodiscard]] call get_on_stream(void* stream, std::initializer_list<item> items, callback done = {}) const {
+    return get_on_stream(stream, std::span(items.begin(), items.size()), std::move(done));
+  }
+
   // Returns the length of each value in bytes. Marks the values as used, the first key most recently. In a read-only store: as currently
   // recorded in the index.
   [[nodiscard]] std::vector<key_result> sizes(std::span<const std::string_view> keys) const;

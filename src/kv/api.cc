@@ -74,6 +74,16 @@ call store::put_async(std::span<const item> items, callback done) const {
   return or_without_memory([&] { return core_->put(items, done); }, [&] { return refused_call(items, no_memory(), done); });
 }
 
+call store::put_on_stream(void* stream, std::span<const item> items, callback done) const {
+  if (const status refused = refusal_of(core_, true); !refused.ok()) return refused_call(items, refused, done);
+  return or_without_memory([&] { return core_->put(items, done, stream); }, [&] { return refused_call(items, no_memory(), done); });
+}
+
+call store::get_on_stream(void* stream, std::span<const item> items, callback done) const {
+  if (const status refused = refusal_of(core_, false); !refused.ok()) return refused_call(items, refused, done);
+  return or_without_memory([&] { return core_->get(items, done, stream); }, [&] { return refused_call(items, no_memory(), done); });
+}
+
 std::vector<key_result> store::get(std::span<const item> items) const {
   if (const status refused = refusal_of(core_, false); !refused.ok()) return all_failed(items, refused);
   return or_without_memory([&] { return core_->get_and_wait(items); }, [&] { return all_failed(items, no_memory()); });

@@ -36,6 +36,11 @@ catalogue::entry* catalogue::begin_read(std::string_view key) {
   return &found;
 }
 
+catalogue::entry* catalogue::begin_read(prepared& from) noexcept {
+  ++from.value().readers_;
+  return &from.value();
+}
+
 void catalogue::end_read(entry* read) noexcept {
   assert(read->readers_ > 0);
   if (--read->readers_ > 0 || !read->dropped_) return;
@@ -71,15 +76,27 @@ void catalogue::remove(place at) noexcept {
   }
 }
 
-catalogue::prepared catalogue::prepare(std::string_view key, std::size_t more) {
+void catalogue::make_room(std::size_t more) {
   const std::size_t needed = by_key_.size() + more + 1;
   if (static_cast<double>(needed) > by_key_.max_load_factor() * static_cast<double>(by_key_.bucket_count())) by_key_.reserve(2 * needed);
+}
+
+catalogue::prepared catalogue::prepare(std::string_view key, std::size_t more) {
+  make_room(more);
   prepared made;
   made.made_.emplace_back().key_ = key;
   std::unordered_map<std::string_view, place> one;
   one.emplace(made.made_.front().key_, made.made_.begin());
   made.node_ = one.extract(one.begin());
   return made;
+}
+
+void catalogue::abandon(prepared given_up) noexcept {
+  entry& value = given_up.value();
+  value.facts_.sequence = ~std::uint64_t{0};  // never recorded, so never held back
+  if (value.readers_ == 0) return extents_.give(value.facts_.place());
+  value.dropped_ = true;
+  leaving_.splice(leaving_.end(), given_up.made_);
 }
 
 void catalogue::put(prepared made, const value_facts& facts) noexcept {

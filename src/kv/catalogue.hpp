@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <optional>
@@ -30,17 +31,24 @@ class catalogue {
    public:
     [[nodiscard]] const std::string& key() const noexcept { return key_; }
     [[nodiscard]] const value_facts& facts() const noexcept { return facts_; }
+    // For a value that is being written in stream order: its bytes are not in the file. Any thread.
+    void set_failed() noexcept { failed_.store(true); }
+    [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
 
    private:
     friend class catalogue;
     std::string key_;
     value_facts facts_;
+    std::atomic<bool> failed_{false};
     unsigned readers_ = 0;
     bool dropped_ = false;
   };
 
   // All the memory that a new value needs, allocated in advance so that nothing can fail once its record is written.
   class prepared {
+   public:
+    [[nodiscard]] entry& value() noexcept { return made_.front(); }
+
    private:
     friend class catalogue;
     std::list<entry> made_;
@@ -48,6 +56,8 @@ class catalogue {
   };
   // Throws bad_alloc. more: the number of other values prepared at the same time.
   [[nodiscard]] prepared prepare(std::string_view key, std::size_t more = 0);
+  // For a value that was prepared earlier. Throws bad_alloc.
+  void make_room(std::size_t more);
 
   // --- lookup
   [[nodiscard]] const entry* find(std::string_view key) const;
@@ -69,11 +79,17 @@ class catalogue {
   // --- reading: the entry stays valid and its extent stays allocated until end_read()
   entry* begin_read(std::string_view key);  // null: absent. Marks the value as the most recently used.
   void end_read(entry* read) noexcept;
+  // The same for a value that is being written in stream order.
+  static entry* begin_read(prepared& from) noexcept;
 
   // --- changes
   // Allocates an extent for a value of this length.
   [[nodiscard]] std::optional<extent> reserve(std::uint64_t length) { return extents_.take(whole_blocks(length)); }
   void give_back(const extent& reserved) noexcept { extents_.give(reserved); }
+  // Gives a value its reserved extent, for reads before it is added.
+  static void set_facts(prepared& at, const value_facts& facts) noexcept { at.value().facts_ = facts; }
+  // Gives up such a value. Its extent becomes free when its last read completes.
+  void abandon(prepared given_up) noexcept;
   // Adds a value with a reserved extent, replacing the key's old value.
   void put(prepared made, const value_facts& facts) noexcept;
   // Returns false if the value does not exist.

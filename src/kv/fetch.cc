@@ -22,10 +22,12 @@ constexpr std::uint64_t most_checked_bytes = std::uint64_t{32} << 20;
 
 }  // namespace
 
-fetch::fetch(const engine& with, volume& from, std::span<const item> items, bool checksums, std::span<key_result> results)
+fetch::fetch(const engine& with, volume& from, std::span<const item> items, bool checksums, std::span<key_result> results,
+             const stream_order& on)
     : engine_(with),
       from_(from),
       checksums_(checksums),
+      on_(on),
       parts_(parts_of(items, with.core()->memory())),
       results_(results),
       wanted_(parts_.size()) {
@@ -51,16 +53,17 @@ bool fetch::begin() {
 
 // Reads values in file order, regardless of key order, so that adjacent values are read together.
 void fetch::ask_in_file_order() {
-  const auto offset_of = [](const reading& each) { return each.entry->facts().offset; };
+  const auto offset_of = [](const reading& each) { return each.facts.offset; };
   if (!std::ranges::is_sorted(readings_, {}, offset_of)) std::ranges::sort(readings_, {}, offset_of);
   for (reading& each : readings_) ask(each);
 }
 
 void fetch::ask(reading& read) {
   const key_part& part = parts_[read.index];
-  const value_facts& facts = read.entry->facts();
+  const value_facts& facts = read.facts;
   read.first_request = requests_.size();
-  if (facts.length != part.length) return;  // look_at() reports it
+  read.refusal = check(part, facts);
+  if (!read.refusal.ok()) return;
   auto offset = static_cast<std::int64_t>(facts.offset);
   bool is_checked = checksums_ && facts.checksum.has_value();
   for (const memory_piece& piece : part.pieces) {
@@ -75,10 +78,22 @@ void fetch::ask(reading& read) {
   read.unfinished = read.requests;
 }
 
+status fetch::check(const key_part& part, const value_facts& facts) {
+  if (facts.length != part.length)
+    return {errc::invalid_argument, fmt::format("the value has {} bytes, but the buffer has {}", facts.length, part.length)};
+  if (!on_) return {};
+  for (const memory_piece& piece : part.pieces) {
+    const auto place = place_on_stream(engine_.core()->memory(), piece);
+    if (!place) return place.error();
+    checksums_ = checksums_ && place->emulated();  // the CPU must not touch a GPU's memory while a stream is blocked
+  }
+  return {};
+}
+
 void fetch::request_ended(std::size_t request) noexcept {
   reading& read = *reading_of_[request];
   if (std::atomic_ref(read.unfinished).fetch_sub(1) > 1) return;
-  if (parts_[read.index].length <= most_checked_bytes) read.checksum = checksum_of(read);
+  if (on_ || parts_[read.index].length <= most_checked_bytes) read.checksum = checksum_of(read);
 }
 
 // Returns nothing if the value has no checksum, or if the CPU cannot read all of its memory.
@@ -99,9 +114,10 @@ void fetch::find(std::size_t index) {
     return;
   }
   readings_.push_back({.index = index});  // first, so that readings_ always contains every read that has started
-  auto* const entry = rounds_ < most_fetch_rounds ? from_.begin_read(part.key) : nullptr;
-  if (entry == nullptr) return readings_.pop_back();
-  readings_.back().entry = entry;
+  const auto found = rounds_ < most_fetch_rounds ? from_.begin_read(part.key, on_) : volume::found_value();
+  if (found.entry == nullptr) return readings_.pop_back();
+  readings_.back().entry = found.entry;
+  readings_.back().facts = found.facts;
 }
 
 void fetch::finish(std::span<const io_result> outcomes) {
@@ -125,22 +141,20 @@ void fetch::finish(std::span<const io_result> outcomes) {
 bool fetch::is_gone(const reading& read) const {
   if (!from_.read_only()) return false;
   const auto now = from_.find(parts_[read.index].key);
-  return !now || now->sequence != read.entry->facts().sequence;
+  return !now || now->sequence != read.facts.sequence;
 }
 
 key_result fetch::look_at(const reading& read, std::span<const io_result> outcomes) const {
   const key_part& part = parts_[read.index];
-  const value_facts& facts = read.entry->facts();
-  if (facts.length != part.length) {
-    const auto why = fmt::format("the value has {} bytes, but the buffer has {}", facts.length, part.length);
-    return failed_with({errc::invalid_argument, why}, part.key);
-  }
+  const value_facts& facts = read.facts;
+  if (!read.refusal.ok()) return failed_with(read.refusal, part.key);
+  if (read.entry->failed()) return failed_with({errc::io, "the put that was queued before this get on its stream failed"}, part.key);
   for (std::size_t i = read.first_request; i < read.first_request + read.requests; ++i) {
     if (!outcomes[i].ok()) return failed_with(outcomes[i].error, part.key);
     if (outcomes[i].bytes_done == requests_[i].length) continue;
     return failed_with({errc::io, fmt::format("the value extends past the end of {}", from_.data().path())}, part.key);
   }
-  const auto sum = read.checksum ? read.checksum : checksum_of(read);
+  const auto sum = read.checksum || on_ ? read.checksum : checksum_of(read);
   if (facts.checksum && sum && *sum != *facts.checksum) {
     from_.drop_damaged(part.key, facts.sequence);
     return failed_with({errc::io, fmt::format("the value in {} does not match its checksum and was dropped", from_.data().path())},

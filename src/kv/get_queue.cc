@@ -22,7 +22,7 @@ void get_operation::run_by(batch now) {
 void get_queue::add(get_operation& op, std::span<const item> items) {
   start_thread();
   try {
-    op.fetch_.emplace(engine_, from_, items, checksums_, *op.results());
+    op.fetch_.emplace(engine_, from_, items, checksums_, *op.results(), op.on_);
     if (op.fetch_->begin()) {
       submit(op);
       return;
@@ -50,12 +50,40 @@ void get_queue::submit(get_operation& op) {
   op.outcomes_.assign(requests.size(), {});
   op.left_.store(requests.size() + 1);
   const core::timed_ref<get_operation> held(op);  // the operation may complete before the code below is done
-  auto now = engine_.submit(requests, {}, {}, [this, &op](std::size_t index, const io_result& outcome) {
-    op.outcomes_[index] = outcome;
-    op.fetch_->request_ended(index);
-    one_less(op);
-  });
-  op.run_by(std::move(now));
+  if (op.on_) {
+    queue_on_stream(op);
+  } else {
+    op.run_by(
+        engine_.submit(requests, {}, {}, [this, &op](std::size_t index, const io_result& outcome) { request_ended(op, index, outcome); }));
+  }
+  one_less(op);
+}
+
+// Only the last read is reported when its bytes are in memory, where those of the reads before it are then too.
+void get_queue::queue_on_stream(get_operation& op) {
+  const auto requests = op.fetch_->requests();
+  op.reported_.assign(requests.size(), 0);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const bool is_last = i + 1 == requests.size();
+    const std::size_t length = requests[i].length;
+    const status queued = or_no_memory([&] {
+      stream_request one{.stream = *op.on_, .memory = requests[i].memory, .length = &length, .offset = &requests[i].offset};
+      one.constant_arguments = true;
+      one.told_early = !is_last && !op.fetch_->checks(i);
+      one.ended = [this, &op, i](const io_result& outcome) { request_ended(op, i, outcome); };
+      return from_.data().read_on_stream(one);
+    });
+    if (queued.ok()) continue;
+    const bool was_reported = op.reported_[i] != 0;
+    if (was_reported || (is_last && i > 0)) op.lost_end_ = queued;
+    if (!was_reported) request_ended(op, i, {0, queued});
+  }
+}
+
+void get_queue::request_ended(get_operation& op, std::size_t index, const io_result& outcome) {
+  op.outcomes_[index] = outcome;
+  if (op.on_) op.reported_[index] = 1;
+  op.fetch_->request_ended(index);
   one_less(op);
 }
 
@@ -69,8 +97,12 @@ void get_queue::one_less(get_operation& op) {
 void get_queue::go_on(get_operation& op) noexcept {
   const bool goes_on = or_without_memory(
       [&] {
+        if (!op.lost_end_.ok()) {
+          op.fetch_->fail_all(op.lost_end_);
+          return false;
+        }
         op.fetch_->finish(op.outcomes_);
-        if (!op.fetch_->begin()) return false;
+        if (op.on_ || !op.fetch_->begin()) return false;  // a second read would be out of order
         submit(op);
         return true;
       },

@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kv/fetch.hpp"
@@ -20,7 +22,8 @@ namespace penstock::kv {
 
 class get_operation final : public key_operation {
  public:
-  using key_operation::key_operation;
+  get_operation(std::shared_ptr<core::runtime> with, under_way& among, std::size_t keys, const stream_order& on)
+      : key_operation(std::move(with), among, keys), on_(on) {}
 
  private:
   friend class get_queue;
@@ -28,10 +31,14 @@ class get_operation final : public key_operation {
   void end_queued() override;
   void run_by(batch now);
 
+  const stream_order on_;
   std::optional<fetch> fetch_;
   std::vector<io_result> outcomes_;
   std::atomic<std::size_t> left_{0};  // requests in flight, plus one while they are being submitted
-  std::mutex lock_;                   // guards the members below
+  // In stream order: requests that have been reported, and why no value is known to be in memory.
+  std::vector<std::uint8_t> reported_;
+  status lost_end_;
+  std::mutex lock_;  // guards the members below
   batch running_;
   bool stopped_ = false;
 };
@@ -50,6 +57,8 @@ class get_queue {
  private:
   void start_thread();
   void submit(get_operation& op);
+  void queue_on_stream(get_operation& op);
+  void request_ended(get_operation& op, std::size_t index, const io_result& outcome);
   void one_less(get_operation& op);
   void go_on(get_operation& op) noexcept;
   static void end(get_operation& op) noexcept;

@@ -51,6 +51,13 @@ class piece_joiner {
 
 }  // namespace
 
+result<staging::place> place_on_stream(core::memory_map& memory, const memory_piece& piece) {
+  if (piece.memory == nullptr) return status(errc::bad_memory, "null pointer");
+  auto place = memory.place_of(piece.memory, piece.length);
+  if (!place || place->on_device()) return place;
+  return status(errc::unsupported, "a call in stream order needs memory on the stream's device, not host memory");
+}
+
 std::vector<key_part> parts_of(std::span<const item> items, core::memory_map& memory) {
   std::vector<key_part> parts;
   parts.reserve(items.size());

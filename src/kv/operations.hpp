@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -50,6 +51,11 @@ class counted_call {
  private:
   under_way& among_;
 };
+
+// The stream whose order a call keeps; none for other calls.
+using stream_order = std::optional<void*>;
+// Returns the place of memory that a stream can reach. Errors: unsupported, bad_memory.
+[[nodiscard]] result<staging::place> place_on_stream(core::memory_map& memory, const memory_piece& piece);
 
 // One key of a call, copied by the store.
 struct key_part {

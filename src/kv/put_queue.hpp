@@ -1,5 +1,7 @@
 // Puts, in call order. A worker thread allocates extents for them, submits as many as the limit allows as one batch, and writes their
-// records once the bytes are in the file. Thread-safe.
+// records once the bytes are in the file. For a put in stream order, the calling thread allocates the extents and queues the writes on the
+// stream; the worker thread writes the records. Other puts do not wait for it, because its stream may not get there for long: if a later
+// put of the same key is recorded first, the earlier one counts as replaced by it. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -12,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kv/operations.hpp"
@@ -30,7 +33,8 @@ class put_operation final : public key_operation {
   friend class put_queue;
   ~put_operation() override = default;
   std::vector<key_part> parts_;
-  std::size_t open_;  // keys without a result; used by the worker thread only
+  std::uint64_t number_ = 0;  // of its first key, in call order
+  std::size_t open_;          // keys without a result; used by the thread that places the puts, then by the worker thread
 };
 
 class put_queue {
@@ -42,6 +46,8 @@ class put_queue {
   // Takes over a running request's reference and completes the request later. Throws bad_alloc, or system_error if the thread cannot be
   // started; in that case nothing has started.
   void add(put_operation& op);
+  // The same for a put in stream order. May wait for the index if there is no room without dropping values.
+  void add_on_stream(put_operation& op, void* stream);
   // Call when no puts are in flight. Stops the thread.
   void stop();
   void add_to(store_stats& told) const;
@@ -50,19 +56,23 @@ class put_queue {
   struct put {
     put_operation* op;
     std::size_t index;  // of the key
+    [[nodiscard]] std::uint64_t number() const noexcept { return op->number_ + index; }
   };
   struct placed_put {
     put what;
     value_facts facts{};
     std::size_t first_request = 0;
     std::size_t requests = 0;
+    std::unique_ptr<coming_value> coming{};  // in stream order only
   };
-  // Puts written as one batch.
+  // Puts written as one batch, or those of one call in stream order.
   struct round {
     std::vector<placed_put> puts;
     std::vector<io_request> requests;
     std::uint64_t bytes = 0;
+    stream_order on;
     batch running;
+    std::vector<io_result> outcomes;   // one per request; of a batch, once it has completed
     std::atomic<std::size_t> left{0};  // requests in flight
     bool has_ended = false;            // guarded by the queue's lock
   };
@@ -71,13 +81,21 @@ class put_queue {
   void take_next();
   [[nodiscard]] bool may_begin() const noexcept;
   [[nodiscard]] bool front_has_ended() const noexcept;
+  [[nodiscard]] std::list<round>::iterator ended_on_stream() noexcept;
   void begin_round();
   void gather(round& into);
   [[nodiscard]] bool place(round& into, const put& next);
-  [[nodiscard]] status check(const put& next) const;
+  [[nodiscard]] status place_on_stream(round& into, const put& next);
+  void add_requests(round& into, placed_put placed);
+  [[nodiscard]] status check(const put& next, const stream_order& on) const;
+  [[nodiscard]] status no_space_for(std::uint64_t length) const;
   void submit(round& of);
-  void finish_front();
-  void finish(round& ended);
+  void queue_on_stream(round& of);
+  void one_less(round& of);
+  void give_number(put_operation& op) noexcept { op.number_ = std::exchange(last_number_, last_number_ + op.parts_.size()); }
+  void finish(std::list<round>& from, std::list<round>::iterator ended);
+  void record(round& ended);
+  void give_back(const placed_put& placed) noexcept;
   [[nodiscard]] static std::vector<const placed_put*> in_order_of_records(const round& ended);
   void end(const put& what, key_result outcome) noexcept;
   void refuse(const put& what, const status& why) noexcept { end(what, failed_with(why, part_of(what).key)); }
@@ -98,7 +116,10 @@ class put_queue {
   std::condition_variable wake_;
   std::deque<put_operation*> added_;  // waiting behind next_
   std::list<round> rounds_;           // in flight, in order; changed only by the worker thread
+  std::list<round> on_streams_;       // in flight, in any order; removed only by the worker thread
+  std::uint64_t last_number_ = 0;     // of all keys
   std::uint64_t bytes_under_way_ = 0;
+  std::uint64_t bytes_on_streams_ = 0;
   std::uint64_t bytes_waiting_ = 0;
   bool stopping_ = false;
   std::thread thread_;

@@ -58,13 +58,13 @@ status store_core::refusal(bool writes) const {
   return {};
 }
 
-call store_core::put(std::span<const item> items, callback& done) {
+call store_core::put(std::span<const item> items, callback& done, const stream_order& on) {
   auto* const op = new put_operation(engine_.core(), under_way_, items);
-  return begun(op, done, items, [&] { items.empty() ? op->end() : puts_.add(*op); });
+  return begun(op, done, items, [&] { items.empty() ? op->end() : on ? puts_.add_on_stream(*op, *on) : puts_.add(*op); });
 }
 
-call store_core::get(std::span<const item> items, callback& done) {
-  auto* const op = new get_operation(engine_.core(), under_way_, items.size());
+call store_core::get(std::span<const item> items, callback& done, const stream_order& on) {
+  auto* const op = new get_operation(engine_.core(), under_way_, items.size(), on);
   return begun(op, done, items, [&] { gets_.add(*op, items); });
 }
 

@@ -29,8 +29,8 @@ class store_core {
   [[nodiscard]] status refusal(bool writes) const;
 
   // Move from done, unless they throw. Throw bad_alloc; in that case nothing has started.
-  call put(std::span<const item> items, callback& done);
-  call get(std::span<const item> items, callback& done);
+  call put(std::span<const item> items, callback& done, const stream_order& on = {});
+  call get(std::span<const item> items, callback& done, const stream_order& on = {});
   std::vector<key_result> get_and_wait(std::span<const item> items);
   std::vector<key_result> sizes(std::span<const std::string_view> keys);
   std::vector<key_result> drop(std::span<const std::string_view> keys);

@@ -153,11 +153,12 @@ status volume::reopen_index() {
   return {};
 }
 
-catalogue::entry* volume::begin_read(std::string_view key) {
+volume::found_value volume::begin_read(std::string_view key, const stream_order& on) {
   const std::lock_guard guard(lock_);
-  auto* const found = catalogue_->begin_read(key);
+  auto* const coming = on ? coming_.last_on(key, *on) : nullptr;
+  auto* const found = coming != nullptr ? catalogue::begin_read(coming->value) : catalogue_->begin_read(key);
   ++(found != nullptr ? hits_ : misses_);
-  return found;
+  return {found, found != nullptr ? found->facts() : value_facts()};
 }
 
 void volume::end_read(catalogue::entry* read) {
@@ -253,6 +254,24 @@ void volume::give_back(const extent& reserved) {
   catalogue_->give_back(reserved);
 }
 
+void volume::announce(coming_value& value, std::string_view key, const value_facts& facts) {
+  const std::lock_guard guard(lock_);
+  value.value = catalogue_->prepare(key);
+  catalogue::set_facts(value.value, facts);
+  coming_.add(value);
+}
+
+void volume::show(coming_value& value) {
+  const std::lock_guard guard(lock_);
+  value.is_queued = true;
+}
+
+void volume::withdraw(coming_value& value) noexcept {
+  const std::lock_guard guard(lock_);
+  coming_.remove(value);
+  catalogue_->abandon(std::move(value.value));
+}
+
 // Writes the values' records and returns how many were written. made: prepared catalogue memory, one per value.
 std::size_t volume::write_records(std::span<new_value> values, std::vector<catalogue::prepared>& made, status& error) {
   if (error.ok()) error = broken_;
@@ -264,7 +283,8 @@ std::size_t volume::write_records(std::span<new_value> values, std::vector<catal
     for (new_value& each : values) {
       each.facts.sequence = ++sequence;
       records.add({record_kind::value, each.key, each.facts});
-      made.push_back(catalogue_->prepare(each.key, made.size()));
+      if (each.coming != nullptr) catalogue_->make_room(made.size());
+      made.push_back(each.coming == nullptr ? catalogue_->prepare(each.key, made.size()) : catalogue::prepared());
     }
   }
   auto written = log_->append_records(records);
@@ -285,11 +305,14 @@ void volume::commit(std::span<new_value> values) {
   {
     const std::lock_guard guard(lock_);
     for (std::size_t i = 0; i < values.size(); ++i) {
+      auto& each = values[i];
+      if (each.coming != nullptr) coming_.remove(*each.coming);
       if (i < count) {
-        catalogue_->put(std::move(made[i]), values[i].facts);
+        coming_.supersede(each.key, each.number);
+        catalogue_->put(each.coming != nullptr ? std::move(each.coming->value) : std::move(made[i]), each.facts);
       } else {
-        catalogue_->give_back(values[i].facts.place());
-        values[i].error = error;
+        each.coming != nullptr ? catalogue_->abandon(std::move(each.coming->value)) : catalogue_->give_back(each.facts.place());
+        each.error = error;
       }
     }
   }

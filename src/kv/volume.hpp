@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "kv/catalogue.hpp"
+#include "kv/coming.hpp"
 #include "kv/folder.hpp"
 #include "kv/index_log.hpp"
+#include "kv/operations.hpp"
 #include "penstock/engine.hpp"
 #include "penstock/kv.hpp"
 #include "sys/cache_folder.hpp"
@@ -23,8 +25,10 @@ namespace penstock::kv {
 // A value whose bytes are in the file.
 struct new_value {
   std::string_view key;
-  value_facts facts;  // without the sequence
-  status error{};     // the outcome of the put. On failure the extent is freed, unless only the final sync failed
+  value_facts facts;               // without the sequence
+  std::uint64_t number = 0;        // of the put, in call order
+  coming_value* coming = nullptr;  // if it was announced; commit() then withdraws it
+  status error{};                  // the outcome of the put. On failure the extent is freed, unless only the final sync failed
 };
 
 class volume {
@@ -38,8 +42,13 @@ class volume {
   // --- reading
   // In a read-only store, reads what the writing process has added since the last call. Otherwise does nothing.
   status follow();
-  // As in catalogue. Counts hits and misses.
-  [[nodiscard]] catalogue::entry* begin_read(std::string_view key);
+  // As in catalogue. Counts hits and misses. The facts are those at this time; a null entry means that the value is absent. For a get on a
+  // stream, the last put queued on that stream counts.
+  struct found_value {
+    catalogue::entry* entry = nullptr;
+    value_facts facts{};
+  };
+  [[nodiscard]] found_value begin_read(std::string_view key, const stream_order& on);
   void end_read(catalogue::entry* read);
   [[nodiscard]] std::optional<value_facts> find(std::string_view key) const;
   // Like find(), but also marks the value as used.
@@ -52,6 +61,11 @@ class volume {
   // dropping every value that is not being read or written.
   result<std::optional<extent>> room_for(std::uint64_t length);
   void give_back(const extent& reserved);
+  // Registers a value that a stream will write to its reserved extent, until commit() or withdraw(). Once show() is called, gets on its
+  // stream find it. Throws bad_alloc.
+  void announce(coming_value& value, std::string_view key, const value_facts& facts);
+  void show(coming_value& value);
+  void withdraw(coming_value& value) noexcept;
   // Makes the values visible. In a durable store, they are on disk when this returns.
   void commit(std::span<new_value> values);
   // results: one per key.
@@ -103,6 +117,7 @@ class volume {
 
   mutable std::mutex lock_;  // guards the members below; changes of the catalogue also need writing_, except for reads and extents
   std::unique_ptr<catalogue> catalogue_;
+  coming_values coming_;
   std::uint64_t hits_ = 0;
   std::uint64_t misses_ = 0;
   std::uint64_t evicted_ = 0;

@@ -49,19 +49,7 @@ class stream_contract : public contract_fixture, public ::testing::WithParamInte
     }
   };
 
-  // Holds a stream until open().
-  class gate {
-   public:
-    explicit gate(device::session& session) : memory_(session, 4096) { memory_.fill(std::byte{0}); }
-    status close(device::session& session, device::stream stream) {
-      return session.wait_value(stream, reinterpret_cast<std::uint32_t*>(memory_.data()), 1);
-    }
-    void shut() { memory_.fill(std::byte{0}); }
-    void open() { std::atomic_ref(*reinterpret_cast<std::uint32_t*>(memory_.data())).store(1, std::memory_order_release); }
-
-   private:
-    pinned_memory memory_;
-  };
+  using gate = stream_gate;
 
   // The first request of a context loads a kernel, for which the driver waits until all its streams are quiet: before any is held.
   void SetUp() override {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -93,6 +94,20 @@ class scoped_stream {
  private:
   device::session& session_;
   device::stream handle_;
+};
+
+// Holds a stream until open().
+class stream_gate {
+ public:
+  explicit stream_gate(device::session& session) : memory_(session, 4096) { memory_.fill(std::byte{0}); }
+  status close(device::session& session, device::stream stream) {
+    return session.wait_value(stream, reinterpret_cast<std::uint32_t*>(memory_.data()), 1);
+  }
+  void shut() { memory_.fill(std::byte{0}); }
+  void open() { std::atomic_ref(*reinterpret_cast<std::uint32_t*>(memory_.data())).store(1, std::memory_order_release); }
+
+ private:
+  pinned_memory memory_;
 };
 
 class scoped_event {
