@@ -55,9 +55,9 @@ class flight final : public under_way {
   using starter = std::function<operation(io_callback)>;  // starts an operation that calls back
   explicit flight(std::shared_ptr<file> target) : under_way(true) { kept_.target = std::move(target); }
   flight() : under_way(true) {}  // a batch over many files: call keep_file() for each request
-  // A request that may wait for another process forever; the interpreter does not wait for it before it exits.
-  struct of_a_pipe {};
-  explicit flight(of_a_pipe) : under_way(false) {}
+  // A request that may wait for another process or a stream forever; the interpreter does not wait for it before it exits.
+  struct may_never_end {};
+  explicit flight(may_never_end) : under_way(false) {}
 
   // --- before the start, with the GIL
   held_memory& keep(nb::handle buffer, memory_use use, memory_order order = memory_order::c, argument_name name = {}) {

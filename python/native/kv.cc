@@ -21,6 +21,7 @@
 #include "file.hpp"
 #include "futures.hpp"
 #include "gil.hpp"
+#include "streams.hpp"
 #include "to_python.hpp"
 
 namespace penstock::python {
@@ -160,14 +161,20 @@ void raise_sum_of(const std::vector<kv::key_result>& results) {
 
 // --- calls
 
+// stream: None for a call that is not in stream order.
 template <bool is_put>
-void start_parsed(const python_store& self, flight& made, const parsed_items& parsed, bool return_exceptions) {
+void start_parsed(const python_store& self, flight& made, const parsed_items& parsed, bool return_exceptions,
+                  nb::handle stream = nb::none()) {
+  const auto on = stream.is_none() ? std::nullopt : std::optional(stream_handle(stream));
   const auto results = std::make_shared<shared_results>();
   if (return_exceptions) made.leave_errors_to_value();
   made.start_other(
       [&, target = self.target](io_callback told) {
         const auto ended = [told = std::move(told)](std::span<const kv::key_result>) { told({}); };
-        auto running = is_put ? target->put_async(parsed.items, ended) : target->get_async(parsed.items, ended);
+        auto running = [&] {
+          if (on) return is_put ? target->put_on_stream(*on, parsed.items, ended) : target->get_on_stream(*on, parsed.items, ended);
+          return is_put ? target->put_async(parsed.items, ended) : target->get_async(parsed.items, ended);
+        }();
         *results = running.results();
         return std::move(running.running());
       },
@@ -175,9 +182,10 @@ void start_parsed(const python_store& self, flight& made, const parsed_items& pa
 }
 
 template <bool is_put>
-future start(const python_store& self, nb::list keys, nb::list buffers, bool return_exceptions) {
-  future made(new flight());
-  start_parsed<is_put>(self, *made, parse_items(*made, keys, buffers, is_put ? memory_use::source : memory_use::target), return_exceptions);
+future start(const python_store& self, nb::list keys, nb::list buffers, bool return_exceptions, nb::object stream) {
+  future made(stream.is_none() ? new flight() : new flight(flight::may_never_end{}));
+  const auto parsed = parse_items(*made, keys, buffers, is_put ? memory_use::source : memory_use::target);
+  start_parsed<is_put>(self, *made, parsed, return_exceptions, stream);
   return made;
 }
 
@@ -247,13 +255,14 @@ nb::object stats_of(const python_store& self) {
 
 void add_kv(nb::module_& module) {
   nb::class_<python_store>(module, "KVStore", "A key-value store in a folder. Users see penstock.kv.Store.")
-      .def("put", &start<true>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
+      .def("put", &start<true>, "keys"_a, "buffers"_a, "return_exceptions"_a = false, "stream"_a = nb::none(),
            "Stores the bytes of buffers, or of lists or tuples of them, concatenated, under keys. The future returns True for each\n"
-           "key, or raises.")
+           "key, or raises. stream: reads the buffers in the order of this stream.")
       .def("get", &get, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
            "Fetches into buffers, or lists or tuples of them. Blocks. Returns for each key whether it was found, or raises.")
-      .def("get_async", &start<false>, "keys"_a, "buffers"_a, "return_exceptions"_a = false,
-           "Fetches into buffers, or lists or tuples of them. The future returns for each key whether it was found, or raises.")
+      .def("get_async", &start<false>, "keys"_a, "buffers"_a, "return_exceptions"_a = false, "stream"_a = nb::none(),
+           "Fetches into buffers, or lists or tuples of them. The future returns for each key whether it was found, or raises.\n"
+           "stream: fills the buffers in the order of this stream.")
       .def("sizes", &sizes, "keys"_a, "Returns the length of each value in bytes, or None. Raises penstock.Error.")
       .def("drop", &drop, "keys"_a, "Drops values. Returns for each key whether it had one. Raises penstock.Error.")
       .def("sync", &sync_store, "Makes all completed puts durable. Raises penstock.Error.")

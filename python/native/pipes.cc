@@ -140,7 +140,7 @@ nb::object finished(const nb::object& finish, const std::shared_ptr<incoming_mes
 
 future send(const python_pipe& self, const nb::bytes& metadata, const nb::sequence& payloads, const nb::sequence& tensors,
             const std::vector<nb::bytes>& facts, const std::vector<std::string>& devices, const stream_handles& streams, seconds timeout) {
-  future made(new flight(flight::of_a_pipe{}));
+  future made(new flight(flight::may_never_end{}));
   auto message = std::make_shared<outgoing_message>();
   message->metadata = text_of(metadata);
   each_buffer(payloads, [&](nb::handle each, std::size_t index) {
@@ -160,7 +160,7 @@ future send(const python_pipe& self, const nb::bytes& metadata, const nb::sequen
 }
 
 future next(const python_pipe& self, seconds timeout, nb::object finish) {
-  future made(new flight(flight::of_a_pipe{}));
+  future made(new flight(flight::may_never_end{}));
   const auto message = std::make_shared<incoming_message>();
   made->start_other([&, target = self.target](io_callback told) { return target->next(*message, within(timeout), std::move(told)); },
                     [message, finish = std::move(finish)] { return finish(python_message{message}); });
@@ -168,7 +168,7 @@ future next(const python_pipe& self, seconds timeout, nb::object finish) {
 }
 
 future receive(const python_pipe& self, nb::handle into, const stream_handles& streams, seconds timeout, nb::object finish) {
-  future made(new flight(flight::of_a_pipe{}));
+  future made(new flight(flight::may_never_end{}));
   const auto message = std::make_shared<incoming_message>();
   const auto where = std::make_shared<landing>();
   take_buffers(*where, *made, into, streams);
@@ -181,7 +181,7 @@ future receive(const python_pipe& self, nb::handle into, const stream_handles& s
 // make(message) returns buffers and streams for the message's tensors. asks: call make always, never, or (None) only if the sender requests
 // a device for a tensor. Otherwise host memory is allocated without Python, so that nothing waits for Python.
 future receive_anywhere(const python_pipe& self, std::optional<bool> asks, nb::object make, seconds timeout, nb::object finish) {
-  future made(new flight(flight::of_a_pipe{}));
+  future made(new flight(flight::may_never_end{}));
   const auto message = std::make_shared<incoming_message>();
   const auto where = std::make_shared<landing>();
   const auto options = within(timeout);
@@ -211,7 +211,7 @@ future receive_anywhere(const python_pipe& self, std::optional<bool> asks, nb::o
 
 template <bool on_stream>
 future receive_message(const python_message& self, nb::handle into, const stream_handles& streams, seconds timeout, nb::object finish) {
-  future made(new flight(flight::of_a_pipe{}));
+  future made(new flight(flight::may_never_end{}));
   const auto where = std::make_shared<landing>();
   if (!into.is_none()) take_buffers(*where, *made, into, streams);
   const auto message = self.target;
@@ -226,7 +226,7 @@ future receive_message(const python_message& self, nb::handle into, const stream
 }
 
 future accept(const python_listener& self, seconds timeout, nb::object finish) {
-  future made(new flight(flight::of_a_pipe{}));
+  future made(new flight(flight::may_never_end{}));
   const auto accepted = std::make_shared<penstock::pipe>();
   made->start_other([&, target = self.target](io_callback told) { return target->accept(*accepted, within(timeout), std::move(told)); },
                     [accepted, finish = std::move(finish)] { return finish(python_pipe(std::move(*accepted))); });

@@ -13,11 +13,8 @@
 
 namespace penstock::python {
 
-namespace {
-
 using namespace nb::literals;
 
-// stream: an integer, a stream object from CuPy (ptr) or PyTorch (cuda_stream), or one with cuda-python's protocol (__cuda_stream__).
 void* stream_handle(nb::handle stream) {
   if (stream.is_none()) return nullptr;
   if (PyLong_Check(stream.ptr())) return reinterpret_cast<void*>(unsigned_integer(stream, "stream"));
@@ -31,8 +28,6 @@ void* stream_handle(nb::handle stream) {
   }
   throw nb::type_error(("stream must be an int, or an object with __cuda_stream__, cuda_stream or ptr, not " + type_of(stream)).c_str());
 }
-
-}  // namespace
 
 memory_place stream_flight::queue(nb::handle buffer, nb::handle stream, std::int64_t offset, std::optional<std::int64_t> size,
                                   std::int64_t buffer_offset, memory_order order, std::uint64_t result, bool is_write) {

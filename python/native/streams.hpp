@@ -18,6 +18,10 @@
 
 namespace penstock::python {
 
+// stream: an integer, a stream object from CuPy (ptr) or PyTorch (cuda_stream), or one with cuda-python's protocol (__cuda_stream__). None:
+// the default stream.
+[[nodiscard]] void* stream_handle(nb::handle stream);
+
 class stream_flight final : public under_way {
  public:
   explicit stream_flight(std::shared_ptr<file> target) : under_way(false) { kept_.target = std::move(target); }

@@ -9,7 +9,7 @@
         found = store.get({"block-17": layers, "block-18": layers})    # [True, False]
 
 Buffers are NumPy and CuPy arrays, PyTorch tensors, `DeviceBuffer`s and objects with the buffer protocol. Wait for the GPU work that fills a buffer
-before you call `put()`. The guide docs/guides/kv-cache.md describes what survives the failure of a process or machine.
+before you call `put()`, or pass its `stream`. The guide docs/guides/kv-cache.md describes what survives the failure of a process or machine.
 """
 
 from __future__ import annotations
@@ -87,36 +87,52 @@ class Store:
         self._closed = False
         self._native = _native.open_kv(folder, capacity_bytes or 0, read_only, checksums, durable, direct, max_put_bytes)
 
-    def put(self, items: Items, *, return_exceptions: bool = False) -> list[Any]:
+    def put(self, items: Items, *, stream: Any = None, return_exceptions: bool = False) -> list[Any]:
         """Stores values under keys, replacing existing ones. Blocks.
 
         `items` is a dict that maps keys to buffers, or an iterable of such pairs. A key is a str or bytes, 1 to 512 bytes long. A value is one
-        buffer, or a list of buffers that are concatenated. If the store is full, the least recently used values are dropped.
+        buffer, or a list of buffers that are concatenated. If the store is full, the least recently used values are dropped. `stream` is as for
+        `put_async()`.
 
         Returns a list with True for each key. A key that fails keeps its old value. The other keys are still stored, and the call raises the failed
         key's `penstock.Error`; with `return_exceptions=True`, the list contains the error instead.
         """
-        return self.put_async(items, return_exceptions=return_exceptions).result()
+        return self.put_async(items, stream=stream, return_exceptions=return_exceptions).result()
 
-    def get(self, items: Items, *, return_exceptions: bool = False) -> list[Any]:
+    def get(self, items: Items, *, stream: Any = None, return_exceptions: bool = False) -> list[Any]:
         """Reads values into buffers. Blocks.
 
         `items` is as for `put()`. The total length of a key's buffers must equal the length of its value; they may split the value differently than
-        the put did.
+        the put did. `stream` is as for `get_async()`.
 
         Returns a list that says whether each key was found. The buffers of missing keys have undefined contents. Errors are raised as in `put()`:
         InvalidArgument if the buffers have a different length; `penstock.Error` with code "io" if a value does not match its checksum, which also
         drops it.
         """
+        if stream is not None:
+            return self.get_async(items, stream=stream, return_exceptions=return_exceptions).result()
         return self._native.get(*_keys_and_buffers(items), return_exceptions)
 
-    def put_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
-        """Starts `put()` and returns a future. Do not change the buffers until it is done. `cancel()` skips keys that are not being written yet."""
-        return self._native.put(*_keys_and_buffers(items), return_exceptions)
+    def put_async(self, items: Items, *, stream: Any = None, return_exceptions: bool = False) -> Future[list[Any]]:
+        """Starts `put()` and returns a future. Do not change the buffers until it is done. `cancel()` skips keys that are not being written yet.
 
-    def get_async(self, items: Items, *, return_exceptions: bool = False) -> Future[list[Any]]:
-        """Starts `get()` and returns a future. Gets do not wait for puts."""
-        return self._native.get_async(*_keys_and_buffers(items), return_exceptions)
+        With `stream`, the buffers are read in the order of a stream: after the work queued on it before this call, and before the work queued later,
+        which may change them. `stream` is a stream of PyTorch, CuPy or cuda-python, or its address (0: the default stream), and all buffers are on
+        its GPU. Such a put cannot be cancelled, keeps no checksum, and does not keep Python from exiting. Until the future is done, only gets on the
+        same stream find the values. The last of several puts of a key takes effect. A key fails with "no_space" if there is no room
+        beside the calls in progress.
+        """
+        return self._native.put(*_keys_and_buffers(items), return_exceptions, stream)
+
+    def get_async(self, items: Items, *, stream: Any = None, return_exceptions: bool = False) -> Future[list[Any]]:
+        """Starts `get()` and returns a future. Gets do not wait for puts.
+
+        With `stream`, as for `put_async()`, the buffers are filled in the order of the stream. The keys are looked up now: the get finds the values in
+        the store and those of puts queued earlier on the same stream. The stream cannot fail. In the buffers of missing keys, later work on the
+        stream finds the old contents; in those of keys that fail, old contents, zeros or parts of the value. If all keys are missing, the future
+        does not wait for the stream.
+        """
+        return self._native.get_async(*_keys_and_buffers(items), return_exceptions, stream)
 
     def exists(self, keys: Iterable[Key]) -> list[bool]:
         """Returns a list that says whether each key has a value. This counts as a use. A read-only store sees the writer's current state. Raises

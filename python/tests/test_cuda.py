@@ -17,6 +17,7 @@ import pytest
 
 import penstock
 from penstock import cufile, gds, kvikio
+from penstock.kv import Store
 
 if "cuda:0" not in [device.name for device in penstock.devices()]:
     pytest.skip("no GPU", allow_module_level=True)
@@ -271,6 +272,18 @@ def test_transfers_keep_the_order_of_a_stream(library: Any, tmp_path: Path) -> N
                 lambda target: file.read_on_stream(target, stream),
             )
             assert [result.wait(60) for result in results] == [SIZE, SIZE]
+
+
+def test_values_keep_the_order_of_a_stream(library: Any, tmp_path: Path) -> None:
+    with Store(tmp_path / "store", 4 * SIZE) as store:
+        for stream in library.streams():
+            results = work_around(
+                library,
+                stream,
+                lambda source: store.put_async({"a": source}, stream=stream),
+                lambda target: store.get_async({"a": target, "none": target}, stream=stream),
+            )
+            assert [result.result(60) for result in results] == [[True], [True, False]]
 
 
 def test_kvikios_transfers_keep_the_order_of_a_stream(library: Any, tmp_path: Path) -> None:

@@ -146,6 +146,72 @@ def get_threads() -> int:
     return sum(name.startswith("penstock-kv-get") for name in names)
 
 
+class Stream:
+    """A stream as CuPy, PyTorch and cuda-python show theirs: here, the default one."""
+
+    def __init__(self, name: str) -> None:
+        setattr(self, name, (0, 0) if name == "__cuda_stream__" else 0)
+
+
+@pytest.mark.parametrize("stream", [0, Stream("cuda_stream"), Stream("ptr"), Stream("__cuda_stream__")], ids=["int", "torch", "cupy", "cuda-python"])
+def test_calls_in_the_order_of_a_stream(tmp_path: Path, device_memory: Any, stream: Any) -> None:
+    layers = [content(i, 50_000 + i) for i in range(4)]
+    sources = [device_memory.of(each.tobytes()) for each in layers]
+    targets = [device_memory.of(bytes(each.nbytes)) for each in layers]
+    with Store(tmp_path / "store", 4 * MIB) as store:
+        stored = store.put_async({"block": sources, "other": sources[0]}, stream=stream)
+        found = store.get_async({"block": targets, "none": targets[0]}, stream=stream)  # finds what was put before it on its stream
+        assert stored.result() == [True, True]
+        assert found.result() == [True, False]
+        assert [device_memory.bytes(each) for each in targets] == [each.tobytes() for each in layers]
+        assert store.put({"again": sources}, stream=stream) == [True]
+        assert store.get({"again": targets[::-1]}, stream=stream) == [True]  # they divide the value differently
+        assert b"".join(device_memory.bytes(each) for each in targets[::-1]) == b"".join(each.tobytes() for each in layers)
+        assert store.get({}, stream=stream) == store.put({}, stream=stream) == []
+
+
+def test_what_fails_in_the_order_of_a_stream(tmp_path: Path) -> None:
+    buffer = on_device(content(1, 4096))
+    store = Store(tmp_path / "store", 16 * 4096)
+    store.put({"a": buffer}, stream=0)
+    with pytest.raises(penstock.Error, match="key b: a call in stream order needs memory on the stream's device"):
+        store.put({"a": buffer, "b": bytearray(10)}, stream=0)
+    mixed = store.get({"a": [buffer], "b": bytearray(10), "c": buffer}, stream=0, return_exceptions=True)
+    assert mixed == [True, False, False]
+    with pytest.raises(penstock.Error, match="key a"):
+        store.get_async({"a": bytearray(4096)}, stream=0).result()
+    with pytest.raises(penstock.InvalidArgument, match="key a: the value has 4096 bytes, but the buffer has 10"):
+        store.get({"a": on_device(content(1, 10))}, stream=0)
+    for wrong in ("stream", 1.5, -1, 1 << 70, object()):
+        for call in (store.put, store.get, store.put_async, store.get_async):
+            with pytest.raises((TypeError, ValueError)):
+                call({"a": buffer}, stream=wrong)
+    reader = Store(tmp_path / "store", read_only=True)
+    assert reader.get({"a": buffer}, stream=0) == [True]
+    with pytest.raises(penstock.PermissionDenied):
+        reader.put({"a": buffer}, stream=0)
+    reader.close()
+    store.close()
+    for call in (store.put_async, store.get_async):
+        with pytest.raises(penstock.Closed):
+            call({"a": buffer}, stream=0).result()
+
+
+def test_a_future_in_stream_order_may_be_dropped(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", 4 * MIB)
+    for i in range(20):
+        store.put_async({f"block-{i}": on_device(content(i, 100_000))}, stream=0)
+    del store
+    with Store(tmp_path / "store") as store:
+        back = on_device(np.zeros(100_000, np.uint8))
+        for i in range(20):
+            store.get_async({f"block-{i}": back}, stream=0)
+        assert store.get({"block-3": back}, stream=0) == [True]
+        array = np.empty(100_000, np.uint8)
+        penstock.copy(array, back)
+        assert (array == content(3, 100_000)).all()
+
+
 def test_a_get_that_blocks_runs_on_the_thread_of_its_caller(tmp_path: Path) -> None:
     before = get_threads()
     with Store(tmp_path / "store", MIB) as store:
@@ -283,26 +349,36 @@ sys.stdin.read()
 
 def test_a_store_that_nobody_closes_does_not_keep_python_from_ending(tmp_path: Path) -> None:
     program = f"""
+import penstock
 from penstock.kv import Store
 store = Store({str(tmp_path / "store")!r}, 1 << 20)
 future = store.put_async({{"a": bytes(500_000)}})
+memory = penstock.device("host:0").empty(500_000)
+other = store.put_async({{"b": memory}}, stream=0)
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
     with Store(tmp_path / "store") as store:
-        assert store.sizes(["a"]) == [500_000]
+        assert store.sizes(["a", "b"]) == [500_000, 500_000]
 
 
 def test_a_forked_child_is_told(tmp_path: Path) -> None:
     with Store(tmp_path / "store", MIB) as store:
         store.put({"a": b"value"})
-        child = os.fork()
-        if child == 0:
-            try:
-                store.exists(["a"])
-            except penstock.Error as error:
-                os._exit(0 if error.code == "forked" else 1)
-            os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        buffer = on_device(content(1, 5))
+        calls = [
+            lambda: store.exists(["a"]),
+            lambda: store.get({"a": buffer}, stream=0),
+            lambda: store.put_async({"a": buffer}, stream=0).result(),
+        ]
+        for call in calls:
+            child = os.fork()
+            if child == 0:
+                try:
+                    call()
+                except penstock.Error as error:
+                    os._exit(0 if error.code == "forked" else 1)
+                os._exit(2)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert "a" in store
 
 
