@@ -5,7 +5,7 @@
     bench/kv_bench.py --folder DIR --device cpu --pieces 1 --json FILE
     bench/kv_bench.py --apart                      the pieces of a block are not adjacent, as in a cache with one tensor per layer
 
-In "hot" rows the store is in the page cache; "cold" rows drop it before each run. GB/s are 10^9 bytes per second, for the best of --repeat runs,
+"put" and "get" rows with "stream" queue the blocks on a CUDA stream and wait for it. In "hot" rows the store is in the page cache; "cold" rows drop it before each run. GB/s are 10^9 bytes per second, for the best of --repeat runs,
 with the process's CPU seconds per GB. The fetched bytes are compared. Requires PyTorch and the package penstock.
 """
 
@@ -90,6 +90,11 @@ def measure(folder: Path, size: int, count: int, pieces: int, apart: bool, devic
         store.sync()
         tell("get hot", best_of(repeat, total, lambda: store.get(wanted)))
         check()
+        if device != "cpu":
+            stream = torch.cuda.Stream()
+            tell("put stream", best_of(repeat, total, lambda: store.put(given, stream=stream)))
+            tell("get stream", best_of(repeat, total, lambda: store.get(wanted, stream=stream)))
+            check()
         values = folder / f"store-{size}" / "data"
         tell("get cold", best_of(repeat, total, lambda: store.get(wanted), lambda: drop_from_cache(values)))
         check()
