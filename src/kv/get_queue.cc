@@ -59,30 +59,23 @@ void get_queue::submit(get_operation& op) {
   one_less(op);
 }
 
-// Only the last read is reported when its bytes are in memory, where those of the reads before it are then too.
 void get_queue::queue_on_stream(get_operation& op) {
   const auto requests = op.fetch_->requests();
-  op.reported_.assign(requests.size(), 0);
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    const bool is_last = i + 1 == requests.size();
     const std::size_t length = requests[i].length;
     const status queued = or_no_memory([&] {
       stream_request one{.stream = *op.on_, .memory = requests[i].memory, .length = &length, .offset = &requests[i].offset};
       one.constant_arguments = true;
-      one.told_early = !is_last && !op.fetch_->checks(i);
+      one.passes_early = !op.fetch_->checks(i);
       one.ended = [this, &op, i](const io_result& outcome) { request_ended(op, i, outcome); };
       return from_.data().read_on_stream(one);
     });
-    if (queued.ok()) continue;
-    const bool was_reported = op.reported_[i] != 0;
-    if (was_reported || (is_last && i > 0)) op.lost_end_ = queued;
-    if (!was_reported) request_ended(op, i, {0, queued});
+    if (!queued.ok()) request_ended(op, i, {0, queued});
   }
 }
 
 void get_queue::request_ended(get_operation& op, std::size_t index, const io_result& outcome) {
   op.outcomes_[index] = outcome;
-  if (op.on_) op.reported_[index] = 1;
   op.fetch_->request_ended(index);
   one_less(op);
 }
@@ -97,10 +90,6 @@ void get_queue::one_less(get_operation& op) {
 void get_queue::go_on(get_operation& op) noexcept {
   const bool goes_on = or_without_memory(
       [&] {
-        if (!op.lost_end_.ok()) {
-          op.fetch_->fail_all(op.lost_end_);
-          return false;
-        }
         op.fetch_->finish(op.outcomes_);
         if (op.on_ || !op.fetch_->begin()) return false;  // a second read would be out of order
         submit(op);

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -35,10 +34,7 @@ class get_operation final : public key_operation {
   std::optional<fetch> fetch_;
   std::vector<io_result> outcomes_;
   std::atomic<std::size_t> left_{0};  // requests in flight, plus one while they are being submitted
-  // In stream order: requests that have been reported, and why no value is known to be in memory.
-  std::vector<std::uint8_t> reported_;
-  status lost_end_;
-  std::mutex lock_;  // guards the members below
+  std::mutex lock_;                   // guards the members below
   batch running_;
   bool stopped_ = false;
 };

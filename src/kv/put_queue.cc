@@ -119,6 +119,7 @@ void put_queue::queue_on_stream(round& of) {
       const status queued = or_no_memory([&] {
         stream_request one{.stream = *of.on, .memory = of.requests[i].memory, .length = &length, .offset = &of.requests[i].offset};
         one.constant_arguments = true;
+        one.passes_early = true;
         one.ended = ended;
         return to_.data().write_on_stream(one);
       });

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "contract/contract_fixture.hpp"
 #include "device/device_fixture.hpp"
 #include "support/faulty_device.hpp"
+#include "support/forwarding_kernel.hpp"
 
 namespace penstock::testing {
 namespace {
@@ -907,6 +909,130 @@ TEST_F(stream_fault_contract, a_stream_that_refuses_leaves_nothing_behind) {
   driver_->fail("synchronize", 1, status(errc::device, "injected"));
   EXPECT_EQ(from->read_on_stream({.memory = memory.data(), .length = &length, .offset = &offset}).code(), errc::device);
   EXPECT_TRUE(from->close().ok()) << "which waits for what is under way";
+}
+
+// Holds writes back while it is shut.
+class held_writes final : public forwarding_kernel {
+ public:
+  result<std::size_t> pwrite(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
+    wait();
+    return inner().pwrite(fd, source, length, offset);
+  }
+  result<std::size_t> pwrite_uncached(int fd, const void* source, std::size_t length, std::uint64_t offset) override {
+    wait();
+    return inner().pwrite_uncached(fd, source, length, offset);
+  }
+  void set_open(bool open) {
+    const std::lock_guard guard(lock_);
+    is_open_ = open;
+    changed_.notify_all();
+  }
+
+ private:
+  void wait() {
+    std::unique_lock guard(lock_);
+    changed_.wait(guard, [this] { return is_open_; });
+  }
+
+  std::mutex lock_;  // guards the members below
+  std::condition_variable changed_;
+  bool is_open_ = true;
+};
+
+class early_pass_contract : public ::testing::Test {
+ protected:
+  early_pass_contract() : early_pass_contract(core::real_seams({})) {}
+
+  static status write(const file& to, device::stream on, std::byte* memory, std::size_t length, std::int64_t offset, io_callback ended) {
+    stream_request request{.stream = on, .memory = memory, .length = &length, .offset = &offset};
+    request.constant_arguments = true;
+    request.passes_early = true;
+    request.ended = std::move(ended);
+    return to.write_on_stream(request);
+  }
+
+  std::shared_ptr<held_writes> kernel_ = std::make_shared<held_writes>();
+  open_house house_;
+  device::session& session_ = house_.session();
+  temp_dir directory_;
+
+ private:
+  explicit early_pass_contract(core::seams doors) : house_({}, (doors.kernel = kernel_, std::move(doors))) {}
+};
+
+TEST_F(early_pass_contract, a_write_lets_its_stream_pass_and_later_reads_wait_for_it) {
+  constexpr std::size_t length = 100 * kib;
+  store_file(directory_.file("data"), bytes(4 * length));
+  const auto both = house_.engine().open(directory_.file("data"), {.read = true, .write = true});
+  ASSERT_TRUE(both.ok()) << told(both.error());
+  const scoped_stream stream(session_);
+  const scoped_stream other(session_);
+  const guarded_memory sources(house_, memory_place::device, 4 * length);
+  const guarded_memory targets(house_, memory_place::device, 4 * length);
+  const guarded_memory beside(house_, memory_place::device, 1);
+  pinned_memory content(session_, 4 * length);
+  const pinned_memory zeros(session_, 4 * length);
+  pinned_memory seen(session_, 4 * length);
+  const std::size_t one = 1;
+  const std::int64_t end = 4 * length - 1;
+  PENSTOCK_EXPECT_OK(both->read_on_stream({.memory = beside.data(), .length = &one, .offset = &end}));
+  PENSTOCK_EXPECT_OK(session_.synchronize(nullptr));
+  for (const std::uint64_t seed : {1U, 2U, 3U}) {
+    const auto made = pattern::make(4 * length, seed);
+    content.fill(made);
+    kernel_->set_open(false);
+    std::atomic<int> ended{0};
+    const auto count = [&](const io_result& outcome) { ended += outcome.bytes_done == length ? 1 : 100; };
+    PENSTOCK_EXPECT_OK(session_.copy(sources.data(), content.data(), 4 * length, stream));
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto at = static_cast<std::int64_t>(i * length);
+      PENSTOCK_EXPECT_OK(write(*both, stream, sources.data() + at, length, at, count));
+    }
+    PENSTOCK_EXPECT_OK(session_.copy(sources.data(), zeros.data(), 4 * length, stream));
+    PENSTOCK_EXPECT_OK(session_.synchronize(stream));  // although no write completes
+    EXPECT_EQ(ended, 0);
+    std::array<std::int64_t, 4> offsets{};
+    for (std::size_t i = 0; i < 4; ++i) {
+      offsets[i] = static_cast<std::int64_t>(i * length);
+      PENSTOCK_EXPECT_OK(both->read_on_stream({.stream = i == 3 ? other : stream,
+                                               .memory = targets.data() + i * length,
+                                               .length = &length,
+                                               .offset = &offsets[i],
+                                               .constant_arguments = i % 2 == 0,
+                                               .told_early = i == 2}));
+    }
+    for (int i = 0; i < 20; ++i) {  // the reads above have time to run
+      PENSTOCK_EXPECT_OK(both->read_on_stream({.memory = beside.data(), .length = &one, .offset = &end, .constant_arguments = false}));
+      std::this_thread::yield();
+    }
+    kernel_->set_open(true);
+    for (const device::stream each : {device::stream(stream), device::stream(other)}) PENSTOCK_EXPECT_OK(session_.synchronize(each));
+    PENSTOCK_EXPECT_OK(session_.copy(seen.data(), targets.data(), 4 * length, stream));
+    PENSTOCK_EXPECT_OK(session_.synchronize(stream));
+    PENSTOCK_EXPECT_OK(session_.synchronize(nullptr));
+    EXPECT_TRUE(seen.holds(made)) << seed;
+    EXPECT_EQ(ended, 4);
+  }
+}
+
+TEST_F(early_pass_contract, many_writes_in_turn_are_all_complete_when_the_file_is_closed) {
+  constexpr std::size_t length = 300 * kib;
+  constexpr std::size_t count = 60;
+  store_file(directory_.file("data"), bytes(count * length));
+  auto to = house_.engine().open(directory_.file("data"), {.read = true, .write = true});
+  ASSERT_TRUE(to.ok()) << told(to.error());
+  guarded_memory source(house_, memory_place::device, length * count);
+  const auto made = pattern::make(length * count, 5);
+  source.fill(made);
+  std::atomic<std::size_t> bytes_done{0};
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t at = i * length;
+    PENSTOCK_EXPECT_OK(write(*to, nullptr, source.data() + at, length, static_cast<std::int64_t>(at),
+                             [&](const io_result& outcome) { bytes_done += outcome.bytes_done; }));
+  }
+  EXPECT_TRUE(to->close().ok());
+  EXPECT_EQ(bytes_done, made.size());
+  expect_file(directory_.file("data"), made);
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ stream_operation::stream_operation(std::shared_ptr<runtime> with, admission admi
       admitted_(std::move(admitted)),
       asked_(what),
       is_write_(admitted_.what().is_write),
-      is_told_early_(has_constant_arguments(what) && what.told_early && !is_write_) {
+      is_told_early_(has_constant_arguments(what) && what.told_early && !is_write_),
+      passes_early_(has_constant_arguments(what) && what.passes_early && what.bytes_done == nullptr) {
   asked_.constant_arguments = has_constant_arguments(what);
   if (asked_.constant_arguments) {
     fixed_ = {*what.length, *what.offset, memory_offset_of(what)};
@@ -89,8 +90,9 @@ status stream_operation::prepare(const staging::place& place, const seen_allocat
   }
   is_told_early_ = is_told_early_ && count_on_device_ == nullptr;  // the stream writes the count after the bytes
   const bool is_aligned = asked_.constant_arguments && *asked_.offset % static_cast<std::int64_t>(page) == 0;
-  block_ = stream_block(std::min<std::uint64_t>(*asked_.length, room_),
-                        {.aligned = is_aligned, .waits_for_end = !is_told_early_, .in_turn = !asked_.constant_arguments && !is_write_});
+  block_ = stream_block(
+      std::min<std::uint64_t>(*asked_.length, room_),
+      {.aligned = is_aligned, .waits_for_end = !is_told_early_ && !passes_early_, .in_turn = !asked_.constant_arguments && !is_write_});
   make_lines();
   // Load the kernel now, because once a stream is blocked, loading would wait for it.
   if (auto problem = session.prepare_scatter(); !problem.ok()) return problem;
@@ -125,10 +127,21 @@ void stream_operation::make_lines() {
 
 // Returns true for values that the caller has promised not to change. Returns false if an earlier queued write overlaps the read, which
 // then starts when the stream reaches it.
-bool stream_operation::may_begin_ahead() const {
-  if (!asked_.constant_arguments) return false;
-  if (is_write_) return true;
-  return !runtime_->stream_watch().is_written_to(admitted_.file().source(), static_cast<std::uint64_t>(fixed_.offset), fixed_.length);
+bool stream_operation::may_begin_ahead() {
+  const bool is_constant = asked_.constant_arguments;
+  if (is_write_) return is_constant;
+  const auto offset = is_constant ? static_cast<std::uint64_t>(fixed_.offset) : 0;
+  follows_write_ =
+      runtime_->stream_watch().is_written_to(admitted_.file().source(), offset, is_constant ? fixed_.length : ~std::uint64_t{0});
+  return is_constant && !follows_write_;
+}
+
+// Call once the stream has reached a read. What its stream has not passed by then does not come before it.
+bool stream_operation::must_wait_for_write() const {
+  if (!follows_write_) return false;
+  const auto offset = asked_.constant_arguments ? static_cast<std::uint64_t>(fixed_.offset) : 0;
+  const auto length = asked_.constant_arguments ? fixed_.length : ~std::uint64_t{0};
+  return runtime_->stream_watch().is_being_written_to(admitted_.file().source(), offset, length);
 }
 
 void stream_operation::begin_ahead() {
@@ -147,6 +160,7 @@ void stream_operation::begin_ahead() {
 void stream_operation::note_write() {
   write_ = {&admitted_.file().source(), 0, ~std::uint64_t{0}};
   if (asked_.constant_arguments) write_ = {write_.to, static_cast<std::uint64_t>(fixed_.offset), fixed_.length};
+  if (passes_early_) write_.passes_early = &block_;
   runtime_->stream_watch().add_write(write_);
 }
 
@@ -209,13 +223,13 @@ stream_operation::given_up stream_operation::give_up(device::session& session) {
       passed ? memory_->put_slab(block_.size(), slab) : memory_->lose(block_.size(), slab);
     }
   }
+  if (write_.to != nullptr) runtime_->stream_watch().remove_write(write_);
   if (memory_ != nullptr) {
     memory_->forget(block_.size(), *this);
     memory_->wake(block_.size());
     if (!passed) memory_->lose(block_.size(), block_.memory());
     memory_->leave(block_.size(), lines_.size(), passed ? block_.memory() : nullptr);
   }
-  if (write_.to != nullptr) runtime_->stream_watch().remove_write(write_);
   // A thread that is about to call resume() or look() also holds a reference, so the contents are moved out.
   std::shared_ptr<runtime> kept;
   admission over;
@@ -235,8 +249,10 @@ stream_watched::seen stream_operation::look() noexcept {
     if (stage_ == stage::given_up) return seen::over;
     const bool is_counted = stage_ == stage::counting && block_.counted();
     if (is_counted) go_to(stage::due);
+    if (!is_reached_ && block_.reached() && must_wait_for_write()) return seen::nothing;
     const bool moved = is_counted || (!is_reached_ && block_.reached()) || block_.copied() > copied_;
-    if (!moved) return block_.passed() ? seen::over : seen::nothing;
+    if (!moved && !block_.passed()) return seen::nothing;
+    if (!moved) return passes_early_ && stage_ != stage::told ? seen::passed : seen::over;
   }
   const visit here(*this);
   if (stage_ == stage::given_up) return seen::over;

@@ -9,7 +9,9 @@
 // A request with fixed values starts when it is queued, if enough slabs are free, so that a read's bytes are in slabs when the stream
 // reaches it. If a read may be reported early, its stream does not wait for the count, which is set before the last wave is copied. If
 // slabs can be promised for all of a read, the read is plain: its copies are enqueued on the stream as ordinary copies, and all of them
-// run. Bytes that fail to arrive, or that are truncated from the file while it runs, become zeros.
+// run. If a request passes early, its stream does not wait for the count either, although that is set after the copies: the stream may pass
+// a write before the bytes are in the file, and a read of them then starts later. Bytes that fail to arrive, or that are truncated from the
+// file while it runs, become zeros.
 #pragma once
 
 #include <atomic>
@@ -123,7 +125,8 @@ class stream_operation final : public slab_waiter, public stream_watched {
   status find_room(const seen_allocation& seen);
   void make_lines();
   void begin_ahead();
-  [[nodiscard]] bool may_begin_ahead() const;
+  [[nodiscard]] bool may_begin_ahead();
+  [[nodiscard]] bool must_wait_for_write() const;
   void note_write();
 
   // --- with lock_ held
@@ -176,8 +179,10 @@ class stream_operation final : public slab_waiter, public stream_watched {
   stream_request asked_;
   const bool is_write_;
   bool is_told_early_;
-  std::uint64_t stream_ = 0;  // its identity
-  std::uint64_t room_ = 0;    // from memory to the end of its allocation
+  const bool passes_early_;
+  bool follows_write_ = false;  // a read of what an earlier request on a stream writes
+  std::uint64_t stream_ = 0;    // its identity
+  std::uint64_t room_ = 0;      // from memory to the end of its allocation
   std::int64_t* count_on_device_ = nullptr;
   stream_memory* memory_ = nullptr;  // null: the request has reserved none
   stream_block block_{0, {}};

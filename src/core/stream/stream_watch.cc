@@ -67,8 +67,9 @@ void stream_watch::add_write(const stream_write& queued) {
 
 void stream_watch::remove_write(const stream_write& over) noexcept {
   const std::lock_guard guard(writes_lock_);
-  const auto found = std::ranges::find_if(
-      writes_, [&](const stream_write& each) { return each.to == over.to && each.offset == over.offset && each.length == over.length; });
+  const auto found = std::ranges::find_if(writes_, [&](const stream_write& each) {
+    return each.to == over.to && each.offset == over.offset && each.length == over.length && each.passes_early == over.passes_early;
+  });
   if (found != writes_.end()) writes_.erase(found);
 }
 
@@ -76,6 +77,13 @@ bool stream_watch::is_written_to(const source::source& file, std::uint64_t offse
   const std::lock_guard guard(writes_lock_);
   return std::ranges::any_of(writes_,
                              [&](const stream_write& each) { return overlap(each, offset, length) && is_same_file(*each.to, file); });
+}
+
+bool stream_watch::is_being_written_to(const source::source& file, std::uint64_t offset, std::uint64_t length) {
+  const std::lock_guard guard(writes_lock_);
+  return std::ranges::any_of(writes_, [&](const stream_write& each) {
+    return each.passes_early != nullptr && each.passes_early->passed() && overlap(each, offset, length) && is_same_file(*each.to, file);
+  });
 }
 
 void stream_watch::take_arrivals() noexcept {
@@ -91,22 +99,26 @@ void stream_watch::take_arrivals() noexcept {
   }
 }
 
-// Looks at the first request of a stream, and at the next one whenever a request is over. at_all: looks at the others too, because threads
-// that share a stream, or streams that share a handle (the per-thread default stream), may have queued them in a different order. Returns
-// the first remaining request, or null.
+// Looks at the first request of a stream, and at the next one whenever the stream has passed a request. at_all: looks at the others too,
+// because threads that share a stream, or streams that share a handle (the per-thread default stream), may have queued them in a different
+// order. Returns the first remaining request, or null.
 stream_watched* stream_watch::look_at_row(stream_watched* first, bool at_all, bool& moved) noexcept {
   using seen = stream_watched::seen;
   auto behind = std::exchange(first->behind_, {});
+  bool goes_on = false;
   while (first != nullptr) {
     const auto found = first->look();
-    moved |= found != seen::nothing;
+    moved |= found == seen::moved || found == seen::over;
+    goes_on = found == seen::passed;
     if (found != seen::over) break;
     std::exchange(first, behind.pop_front())->end();
   }
-  if (at_all) {
+  if (at_all || goes_on) {
     auto over = behind.take_if([&](stream_watched& each) {
+      if (!at_all && !goes_on) return false;
       const auto found = each.look();
-      moved |= found != seen::nothing;
+      moved |= found == seen::moved || found == seen::over;
+      goes_on = goes_on && found >= seen::passed;
       return found == seen::over;
     });
     while (auto* const each = over.pop_front()) each->end();

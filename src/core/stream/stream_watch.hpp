@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/intrusive_list.hpp"
+#include "core/stream/stream_block.hpp"
 #include "penstock/status.hpp"
 #include "source/source.hpp"
 
@@ -20,9 +21,9 @@ namespace penstock::core {
 // A request on a stream.
 class stream_watched {
  public:
-  enum class seen : std::uint8_t { nothing, moved, over };
-  // Handles the progress of the stream. Returns `over` once the stream has passed the request, or never will. After that, only
-  // end() is called.
+  enum class seen : std::uint8_t { nothing, moved, passed, over };
+  // Handles the progress of the stream. Returns `passed` while the request is not complete although the stream has passed it, and `over`
+  // once the stream has passed the complete request, or never will. After that, only end() is called.
   virtual seen look() noexcept = 0;
   virtual void end() noexcept = 0;
 
@@ -42,6 +43,7 @@ struct stream_write {
   const source::source* to = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
+  const stream_block* passes_early = nullptr;  // its block, if the stream does not wait for the write to complete
 };
 
 class stream_watch {
@@ -59,6 +61,8 @@ class stream_watch {
   void add_write(const stream_write& queued);
   void remove_write(const stream_write& over) noexcept;
   [[nodiscard]] bool is_written_to(const source::source& file, std::uint64_t offset, std::uint64_t length);
+  // Returns true if such a write is in progress that its stream has passed.
+  [[nodiscard]] bool is_being_written_to(const source::source& file, std::uint64_t offset, std::uint64_t length);
 
  private:
   using clock = std::chrono::steady_clock;
