@@ -5,8 +5,9 @@
     bench/kv_bench.py --folder DIR --device cpu --pieces 1 --json FILE
     bench/kv_bench.py --apart                      the pieces of a block are not adjacent, as in a cache with one tensor per layer
 
-"put" and "get" rows with "stream" queue the blocks on a CUDA stream and wait for it. In "hot" rows the store is in the page cache; "cold" rows drop it before each run. GB/s are 10^9 bytes per second, for the best of --repeat runs,
-with the process's CPU seconds per GB. The fetched bytes are compared. Requires PyTorch and the package penstock.
+Rows with "stream" queue the blocks on a CUDA stream and wait for it. In "hot" rows the store is in the page cache; "cold" rows drop it before each
+run. GB/s are 10^9 bytes per second, for the best of --repeat runs, with the process's CPU seconds per GB. The fetched bytes are compared. Requires
+PyTorch and the package penstock.
 """
 
 from __future__ import annotations
