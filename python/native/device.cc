@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <penstock/detail/shared_memory.hpp>
 #include <string>
 #include <utility>
 
@@ -187,6 +188,31 @@ nb::object dlpack(nb::handle self, nb::handle /*stream*/, nb::handle max_version
   return dlpack_capsule(self, data, memory.size, where, versioned);
 }
 
+// Returns the handle, offset, length and descriptor with which another process maps this memory.
+nb::tuple share_memory(nb::handle object) {
+  const held_memory memory(object, memory_use::source, memory_order::any, argument_name{"memory"});
+  const auto shared = [&] {
+    const auto engine = shared_engine();
+    const without_gil unlocked;
+    return detail::share_memory(engine, memory.data());
+  }();
+  if (!shared) raise(shared.error());
+  return nb::make_tuple(nb::bytes(shared->handle.data(), shared->handle.size()), shared->offset, shared->length, shared->descriptor);
+}
+
+device_memory open_shared_memory(const std::string& device, const nb::bytes& handle, std::uint64_t offset, std::uint64_t nbytes,
+                                 int descriptor, std::int64_t process) {
+  if (nbytes == 0) raise_invalid("a DeviceBuffer must have at least one byte, not 0");
+  const detail::shared_allocation what{{handle.c_str(), handle.size()}, offset, nbytes, descriptor};
+  auto opened = [&] {
+    const auto engine = shared_engine();
+    const without_gil unlocked;
+    return detail::open_shared_memory(engine, device, what, nbytes, process);
+  }();
+  if (!opened) raise(opened.error());
+  return {std::move(*opened), device};
+}
+
 const char* kind_word(memory_kind kind) {
   constexpr const char* words[] = {"host", "pinned", "device"};
   return words[static_cast<std::size_t>(kind)];
@@ -295,6 +321,12 @@ void add_devices(nb::module_& module) {
       "source"_a, nb::kw_only(), "order"_a = "C",
       "Copies all bytes of source to the start of target; either may be host or device memory. Blocks. An array in Fortran\n"
       "order is rejected unless order is 'A', which copies the bytes in memory order. Raises penstock.Error.");
+  module.def("share_memory", &share_memory, "memory"_a,
+             "Returns what open_shared_memory() in another process needs to map device memory: handle, offset, length and a descriptor,\n"
+             "which the caller closes; -1 if none is needed. Raises penstock.Error.");
+  module.def("open_shared_memory", &open_shared_memory, "device"_a, "handle"_a, "offset"_a, "nbytes"_a, "descriptor"_a, "process"_a,
+             "Maps device memory of another process, whose PID here is process, as a DeviceBuffer. Writes change that process's memory.\n"
+             "Raises penstock.Error.");
   module.def(
       "describe", &describe, "memory"_a,
       "Describes the memory of a buffer or address: {\"kind\": \"host\" | \"pinned\" | \"device\", \"device\": its name or None, \"base\"\n"

@@ -573,6 +573,12 @@ def device(name: Any) -> Device:
 def copy(target: _Buffer, source: _Buffer, *, order: _Order = "C") -> None:
     """Copies all bytes of source to the start of target; either may be host or device memory. Blocks. An array in Fortran
     order is rejected unless order is 'A', which copies the bytes in memory order. Raises penstock.Error."""
+def share_memory(memory: _Buffer) -> tuple[bytes, int, int, int]:
+    """Returns what open_shared_memory() in another process needs to map device memory: handle, offset, length and a descriptor,
+    which the caller closes; -1 if none is needed. Raises penstock.Error."""
+def open_shared_memory(device: str, handle: bytes, offset: int, nbytes: int, descriptor: int, process: int) -> DeviceBuffer:
+    """Maps device memory of another process, whose PID here is process, as a DeviceBuffer. Writes change that process's memory.
+    Raises penstock.Error."""
 def describe(memory: _Buffer | int) -> dict[str, Any]:
     """Describes the memory of a buffer or address: {"kind": "host" | "pinned" | "device", "device": its name or None, "base"
     and "nbytes": of the allocation, or None}."""

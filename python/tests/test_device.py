@@ -336,3 +336,27 @@ def test_a_request_on_a_stream_fails_as_others_do(device_memory: Any, tmp_path: 
             file.read_on_stream(buffer, "stream")
     with pytest.raises(penstock.Closed):
         file.read_on_stream(buffer, None)
+
+
+def test_another_process_maps_no_more_than_is_shared() -> None:
+    memory = penstock.device("host:0").empty(10_000)
+    memory.copy_from(b"x" * 10_000)
+    handle, offset, length, descriptor = _native.share_memory(memory[5000:])
+    try:
+        assert length >= 5000
+        again = _native.open_shared_memory("host:0", handle, offset, 5000, descriptor, os.getpid())
+        assert again.to_host() == b"x" * 5000 and again.ptr != memory[5000:].ptr
+        again.copy_from(b"y")
+        assert memory.to_host()[4999:5002] == b"xyx"
+        for nbytes, at in ((length + 1, offset), (1, 1 << 60), (1 << 62, offset)):
+            with pytest.raises(penstock.Error, match="shares fewer than"):
+                _native.open_shared_memory("host:0", handle, at, nbytes, descriptor, os.getpid())
+        for wrong in (b"", b"host", b"x" * 64):
+            with pytest.raises(penstock.Error):
+                _native.open_shared_memory("host:0", wrong, offset, 5000, descriptor, os.getpid())
+    finally:
+        os.close(descriptor)
+    with pytest.raises(penstock.Error, match="only device memory can be shared"):
+        _native.share_memory(bytearray(100))
+    with pytest.raises(penstock.NotFound):
+        _native.open_shared_memory("host:9", handle, 0, 1, -1, os.getpid())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pydoc
 import tempfile
 from collections.abc import Callable, Iterator
@@ -96,6 +97,11 @@ class Given:
             "__dlpack__": (self.memory.__dlpack__, {"stream": None, "max_version": None, "dl_device": None, "copy": None}),
             "device": (penstock.device, {"name": "host:0"}),
             "copy": (penstock.copy, {"target": self.buffer, "source": b"1", "order": "C"}),
+            "share_memory": (lambda memory: os.close(_native.share_memory(memory)[3]), {"memory": self.memory}),
+            "open_shared_memory": (
+                _native.open_shared_memory,
+                {"device": "host:0", "handle": b"host 9 9 0 9", "offset": 0, "nbytes": 9, "descriptor": -1, "process": 1},
+            ),
             "describe": (penstock.describe, {"memory": self.buffer}),
             "_cufile_count": (
                 _native._cufile_count,

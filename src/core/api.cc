@@ -355,6 +355,22 @@ result<device_buffer> engine::allocate(std::string_view device, std::size_t byte
   });
 }
 
+result<detail::shared_allocation> detail::share_memory(const engine& of, const void* memory) {
+  if (of.core() == nullptr) return no_engine();
+  return or_no_memory([&] { return of.core()->memory().share(memory); });
+}
+
+result<device_buffer> detail::open_shared_memory(const engine& by, std::string_view device, const shared_allocation& what,
+                                                 std::size_t bytes, std::int64_t process) {
+  if (by.core() == nullptr) return no_engine();
+  return or_no_memory([&]() -> result<device_buffer> {
+    const auto base = by.core()->memory().open_shared(device, what, bytes, process);
+    if (!base) return base.error();
+    auto release = [from = by.core(), name = std::string(device), base = *base](void*) { from->release_shared(name, base); };
+    return device_buffer(std::shared_ptr<void>(static_cast<std::byte*>(*base) + what.offset, std::move(release)), bytes);
+  });
+}
+
 result<memory_facts> engine::describe(const void* memory) const {
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&] { return core_->memory().describe(memory); });

@@ -246,6 +246,47 @@ void memory_map::release(std::string_view device, void* memory) {
   });
 }
 
+result<detail::shared_allocation> memory_map::share(const void* memory) {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  const auto place = place_of(memory, 1);
+  if (!place) return place.error();
+  if (!place->on_device()) return status(errc::unsupported, "only device memory can be shared with another process");
+  auto& session = place->via->session();
+  auto shared = session.share(memory);
+  if (!shared) return shared.error();
+  detail::shared_allocation made{std::move(shared->handle), shared->offset, shared->length};
+  if (!shared->by_descriptor) return made;
+  const auto exported = session.export_shared(memory);
+  if (!exported) return exported.error();
+  const auto descriptor = kernel_.duplicate(exported->get());
+  if (!descriptor) return descriptor.error();
+  made.descriptor = *descriptor;
+  return made;
+}
+
+result<void*> memory_map::open_shared(std::string_view device, const detail::shared_allocation& what, std::size_t bytes,
+                                      std::int64_t process) {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  const auto link = link_named(device);
+  if (!link) return link.error();
+  auto base = (*link)->session().open_shared(what.handle, process, what.descriptor);
+  if (!base) return base.error();
+  const auto found = allocation_of(*base);
+  if (!found || found->size < what.offset || found->size - what.offset < bytes) {
+    close_shared(device, *base);
+    return status(errc::bad_memory, fmt::format("process {} shares fewer than {} bytes at offset {}", process, bytes, what.offset));
+  }
+  return base;
+}
+
+void memory_map::close_shared(std::string_view device, void* base) {
+  if (!usable().ok()) return;
+  (void)or_no_memory([&]() -> status {
+    const auto session = session_named(device);
+    return session ? (*session)->close_shared(base) : session.error();
+  });
+}
+
 status memory_map::copy(void* target, const void* source, std::size_t bytes) {
   if (auto problem = usable(); !problem.ok()) return problem;
   if (bytes == 0) return {};

@@ -17,6 +17,7 @@
 
 #include "base/spin_lock.hpp"
 #include "device/device.hpp"
+#include "penstock/detail/shared_memory.hpp"
 #include "penstock/facts.hpp"
 #include "staging/feeder.hpp"
 #include "staging/link.hpp"
@@ -103,6 +104,10 @@ class memory_map {
   result<void*> allocate(std::string_view device, std::size_t bytes);
   void release(std::string_view device, void* memory);
   status copy(void* target, const void* source, std::size_t bytes);
+  result<detail::shared_allocation> share(const void* memory);
+  // Returns the base of the mapping.
+  result<void*> open_shared(std::string_view device, const detail::shared_allocation& what, std::size_t bytes, std::int64_t process);
+  void close_shared(std::string_view device, void* base);
   result<void*> cpu_address(const void* memory, std::size_t bytes);
 
  private:

@@ -183,6 +183,12 @@ void runtime::release_memory(std::string_view device, void* memory) {
   memory_.release(device, memory);
 }
 
+void runtime::release_shared(std::string_view device, void* base) {
+  if (forked()) return;
+  for (const auto kind : path_table_.by_rank()) path(kind).memory_ends(static_cast<std::byte*>(base));
+  memory_.close_shared(device, base);
+}
+
 void runtime::trim_paths() {
   for (const auto kind : path_table_.by_rank()) path(kind).trim();
 }

@@ -117,6 +117,8 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   void forget(const source::source& closing);
   // Frees device memory that the engine allocated.
   void release_memory(std::string_view device, void* memory);
+  // Unmaps another process's device memory.
+  void release_shared(std::string_view device, void* base);
   // Makes the paths discard the state that they keep for later requests.
   void trim_paths();
   [[nodiscard]] stats::book& stats() noexcept { return stats_; }
