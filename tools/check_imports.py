@@ -20,6 +20,7 @@ FLOORS = {
     "kv": {"_core"},
     "pipe": {"_core"},
     "_tensors": {"_core", "pipe"},
+    "_holding": {"_core", "_tensors"},
     "_patch": {"_startup", "_core", "_tensors"},
     "_cufile": {"_core", "penstock"},
     # For programs, one package for each audience.
@@ -27,7 +28,7 @@ FLOORS = {
     "safetensors": {"_core", "_tensors", "_patch"},
     "weights_cache": {"_core", "_tensors"},
     "torch": {"_core", "_tensors", "weights_cache"},
-    "weights": {"_core", "_tensors", "pipe"},
+    "weights": {"_core", "_tensors", "_holding", "pipe"},
     "zarr": {"_core", "penstock"},
     "cuda_bindings": {"_core", "_cufile"},
     "cufile": {"_core", "_cufile", "cuda_bindings", "penstock"},

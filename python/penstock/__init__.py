@@ -116,7 +116,7 @@ if _TYPE_CHECKING:
     from ._files.raw_arrays import fromfile, tofile
     from ._files.save import save
     from ._native import _Cache, _Mode
-    from .weights import load_weights, serve_weights
+    from .weights import attach_weights, load_weights, serve_weights
 else:
     __getattr__ = _lazily(
         __name__,
@@ -127,7 +127,7 @@ else:
             "._files.load": ("load", "load_sharded"),
             "._files.raw_arrays": ("fromfile", "tofile"),
             "._files.save": ("save",),
-            ".weights": ("load_weights", "serve_weights"),
+            ".weights": ("attach_weights", "load_weights", "serve_weights"),
         },
         modules=_submodules,
     )
@@ -163,6 +163,7 @@ __all__ = [
     "__version__",
     "advice",
     "as_completed",
+    "attach_weights",
     "copy",
     "cuda_status",
     "describe",

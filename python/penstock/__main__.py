@@ -17,8 +17,11 @@ def command() -> Path:
 def main() -> int:
     """Replaces this process with the command, passing the same arguments. Returns only on failure."""
     program = command()
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["serve"]:  # its server is a Python program
+        arguments[1:1] = ["--python", sys.executable]
     try:
-        os.execv(program, ["penstock", *sys.argv[1:]])
+        os.execv(program, ["penstock", *arguments])
     except FileNotFoundError:
         print("penstock: this package was built without the command (PENSTOCK_BUILD_CLI=OFF)", file=sys.stderr)
     except OSError as error:

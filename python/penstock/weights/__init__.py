@@ -8,16 +8,21 @@
     # another process
     penstock.load_weights("unix:@weights", model)      # fills its parameters in place
 
+`penstock serve` holds a model's weights for other processes, which copy them with load_weights(), or use them in place:
+
+    attached = penstock.attach_weights(address)        # attached.tensors, for reading only
+
 Tensors are transferred over pipes (`penstock.pipe`), from GPU to GPU if the GPUs can access each other, and directly into their targets. Several
 ranks may serve parts of the tensors, and receivers may load different parts; each byte is sent once. The guide is docs/guides/weights.md.
 """
 
 from __future__ import annotations
 
+from ._attach import AttachedWeights, attach_weights
 from ._receiver import LoadedWeights, WeightsReceiver, load_weights
 from ._serve import WeightsServer, serve_weights
 
-__all__ = ["LoadedWeights", "WeightsReceiver", "WeightsServer", "load_weights", "serve_weights"]
+__all__ = ["AttachedWeights", "LoadedWeights", "WeightsReceiver", "WeightsServer", "attach_weights", "load_weights", "serve_weights"]
 
 
 def __dir__() -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from .. import pipe
 from .._core.boxes import Box
-from .._core.errors import Error, make_error
+from .._core.peer_words import failure_of, failure_word, malformed, number_in
 
 __all__ = [
     "BATCH_BYTES",
@@ -54,8 +54,6 @@ _most_word = 8192
 _most_dims = 32
 _most_name = 4096
 _most_bytes = 1 << 48  # per tensor; for an empty tensor, according to its non-zero extents. No library supports larger shapes
-_most_reason = 2000
-_codes = {"closed", "timed_out", "invalid_argument", "out_of_memory", "unsupported", "io", "would_block", "internal"}
 
 
 class Row(NamedTuple):
@@ -67,10 +65,6 @@ class Row(NamedTuple):
     is_contiguous: bool
     whole: tuple[int, ...]
     box: Box
-
-
-def malformed(problem: str) -> Error:
-    return Error(f"the peer sent {problem}", code="io")
 
 
 class Catalog:
@@ -189,28 +183,6 @@ def word_of(message: pipe.Message | pipe.Descriptor) -> dict[str, Any]:
     if not isinstance(word, dict):
         raise malformed("metadata that is not a JSON object")
     return word
-
-
-def number_in(word: dict[str, Any], name: str, otherwise: int | None = None) -> int:
-    """Returns a count in a word. Raises Error (io) if the value is not a count."""
-    value = word.get(name, otherwise)
-    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < 1 << 53:
-        raise malformed(f"the invalid value {str(value)[:100]!r} for {name}")
-    return value
-
-
-def failure_word(error: BaseException) -> bytes:
-    code = error.code if isinstance(error, Error) and error.code in _codes else "internal"
-    text = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-    return json.dumps({"failed": code, "reason": text[:_most_reason]}).encode()
-
-
-def failure_of(word: dict[str, Any]) -> Error | None:
-    """Returns the error that a word reports, or None."""
-    code, reason = word.get("failed"), word.get("reason")
-    if not isinstance(code, str) or not isinstance(reason, str):
-        return None
-    return make_error(code if code in _codes else "internal", reason[:_most_reason], "penstock", 0, None, None, 0)
 
 
 # --- columns

@@ -47,6 +47,9 @@ constexpr example example_table[] = {
     {"convert", "penstock convert model.safetensors model.pt", "A checkpoint that torch.load reads"},
     {"convert", "penstock convert model.pt again.safetensors", "And back"},
 
+    {"serve", "penstock serve model_folder --device cuda:0", "Until Ctrl-C, for penstock.attach_weights()", not_run},
+    {"serve", "penstock serve model_folder --host", "In host memory, which readers cannot change", not_run},
+
     {"bench", "penstock bench --quick", "Seconds on a small machine"},
     {"bench", "penstock bench --quick --size 64MiB --rows hot-4g,call-4k", "Two rows (--list shows all)"},
     {"bench", "penstock bench --report report.html", "A page with plots, compared with other libraries", not_run},

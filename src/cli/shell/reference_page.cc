@@ -22,6 +22,7 @@ constexpr std::array guides{
     guide{"load", "[Models](../guides/models.md)"},
     guide{"inspect", "[Models](../guides/models.md)"},
     guide{"convert", "[Models](../guides/models.md)"},
+    guide{"serve", "[Weights](../guides/weights.md#hold-a-model-for-other-processes)"},
     guide{"bench", "[Measuring a machine](bench.md)"},
     guide{"io", "[penstock io](io.md)"},
     guide{"pipe-bench", "[Pipes](../guides/pipes.md)"},

@@ -13,6 +13,7 @@
   declared(load, "Models") \
   declared(inspect, "Models") \
   declared(convert, "Models") \
+  declared(serve, "Models") \
   declared(bench, "Measure") \
   declared(io, "Measure") \
   declared(pipe_bench, "Measure") \

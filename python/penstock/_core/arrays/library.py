@@ -147,6 +147,10 @@ class Library:
         """Allocates memory without waiting. Write to it only once it is settled()."""
         raise NotImplementedError
 
+    def arena_over(self, memory: Any, device: str) -> Arena:
+        """Returns an arena over existing memory, a DeviceBuffer or a writable buffer on the host. Its arrays keep the memory alive."""
+        raise NotImplementedError
+
     def over(self, address: int, owner: Any, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
         """Returns an array over memory on a device, which keeps the memory's owner alive. None if the library has no such arrays."""
         return None

@@ -19,10 +19,11 @@ __all__ = ["LIBRARY"]
 
 
 class _CupyArena:
-    def __init__(self, device: str, nbytes: int) -> None:
+    def __init__(self, device: str, nbytes: int, memory: Any = None) -> None:
+        """`memory` is an array with the bytes; None allocates one."""
         self._device = number_of(device)
         with cupy.cuda.Device(self._device):
-            self.memory = cupy.empty(nbytes, "u1")
+            self.memory = cupy.empty(nbytes, "u1") if memory is None else memory
             self._before = cupy.cuda.get_current_stream().record()
         self._data = self.memory.data
 
@@ -90,6 +91,9 @@ class Cupy(Library):
 
     def arena(self, nbytes: int, device: str) -> Arena:
         return _CupyArena(device, nbytes)
+
+    def arena_over(self, memory: Any, device: str) -> Arena:
+        return _CupyArena(device, memory.nbytes, cupy.asarray(memory))
 
     def over(self, address: int, owner: Any, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
         pointer = _pointer_to(address, math.prod(shape) * dtype.itemsize, owner, number_of(device))

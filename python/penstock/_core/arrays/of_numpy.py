@@ -37,11 +37,12 @@ def numpy_dtype(name: str) -> Any:
 
 
 class NumpyArena(HostArena):
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, room: Any = None) -> None:
+        """`room` is an array with the bytes; None allocates one."""
         import numpy
 
-        self._room = numpy.empty(nbytes + _alignment, numpy.uint8)
-        skip = -self._room.ctypes.data % _alignment
+        self._room = numpy.empty(nbytes + _alignment, numpy.uint8) if room is None else room
+        skip = -self._room.ctypes.data % _alignment if room is None else 0
         self.memory = self._room[skip : skip + nbytes]
         self._ndarray = numpy.ndarray
 
@@ -100,6 +101,12 @@ class Numpy(Library):
 
     def arena(self, nbytes: int, device: str) -> Arena:
         return NumpyArena(nbytes)
+
+    def arena_over(self, memory: Any, device: str) -> Arena:
+        import numpy
+
+        room = numpy.frombuffer(memory, numpy.uint8)
+        return NumpyArena(room.nbytes, room)
 
     def over(self, address: int, owner: Any, shape: tuple[int, ...], dtype: Any, device: str) -> Any:
         import numpy

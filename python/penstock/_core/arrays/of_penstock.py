@@ -13,9 +13,8 @@ __all__ = ["LIBRARY"]
 
 
 class _BufferArena(HostArena):
-    def __init__(self, device: str, nbytes: int) -> None:
-        self._device = device
-        self.memory: Any = _native.device(device).empty(nbytes) if nbytes else b""
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
         self._held: list[Callable[[], bool]] | None = None
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
@@ -49,7 +48,10 @@ class Buffers(Library):
         return _native.device(device).empty(math.prod(shape) * (1 if dtype is None else dtype.itemsize))
 
     def arena(self, nbytes: int, device: str) -> Arena:
-        return _BufferArena(device, nbytes)
+        return _BufferArena(_native.device(device).empty(nbytes) if nbytes else b"")
+
+    def arena_over(self, memory: Any, device: str) -> Arena:
+        return _BufferArena(memory)
 
     def to_numpy(self, array: Any) -> Any:
         """Returns a copy as bytes."""

@@ -42,20 +42,19 @@ _libc = ctypes.CDLL(None)
 
 
 class _TorchArena:
-    def __init__(self, device: str, nbytes: int) -> None:
+    def __init__(self, memory: Any) -> None:
         self._as_strided = torch.as_strided
         self._current_stream = torch.cuda.current_stream
         self._storage_reference = torch.multiprocessing.reductions.StorageWeakRef
-        self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self._bytes = memory
         self._bases: dict[Any, tuple[Any, int]] = {}
         self._stream = self._before = None
         if self._bytes.is_cuda:
             self._stream = torch.cuda.current_stream(self._bytes.device)
             self._before = self._stream.record_event()
             self._handle, self._ask_handle = self._stream.cuda_stream, getattr(torch._C, "_cuda_getCurrentRawStream", None)
-        else:
-            _ask_for_huge_pages(self._bytes.data_ptr(), nbytes)
-        self.memory = _native.Pointer(self._bytes.data_ptr(), nbytes, self._bytes) if nbytes else b""
+        nbytes = memory.numel()
+        self.memory = _native.Pointer(memory.data_ptr(), nbytes, memory) if nbytes else b""
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
         as_strided, bases = self._as_strided, self._bases
@@ -139,7 +138,13 @@ class Torch(Library):
         return torch.empty(shape, dtype=dtype, device=name_for_torch(device))
 
     def arena(self, nbytes: int, device: str) -> Arena:
-        return _TorchArena(name_for_torch(device), nbytes)
+        memory = torch.empty(nbytes, dtype=torch.uint8, device=name_for_torch(device))
+        if not memory.is_cuda:
+            _ask_for_huge_pages(memory.data_ptr(), nbytes)
+        return _TorchArena(memory)
+
+    def arena_over(self, memory: Any, device: str) -> Arena:
+        return _TorchArena(torch.from_dlpack(memory) if isinstance(memory, _native.DeviceBuffer) else torch.frombuffer(memory, dtype=torch.uint8))
 
     def to_numpy(self, array: Any) -> Any:
         return array.detach().cpu().resolve_conj().resolve_neg().numpy()
