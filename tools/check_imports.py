@@ -39,7 +39,7 @@ FLOORS = {
     "lmcache": {"_core", "kv"},
     "lmcache_connector": {"_core", "kv"},
     "sglang": {"_core", "kv"},
-    "vllm": {"_core", "_tensors", "_patch", "kv", "safetensors", "weights_cache"},
+    "vllm": {"_core", "_tensors", "_holding", "_patch", "kv", "safetensors", "weights_cache"},
     "vllm_weights": {"_core", "weights"},
     # penstock.load() and penstock.save() choose the package for a file.
     "_files": {"_core", "_tensors", "gguf", "safetensors", "torch"},

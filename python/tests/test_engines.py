@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -226,6 +227,28 @@ def test_vllm_loads_what_its_own_loader_does(vllm: Any, folder: Path, options: d
     assert all(equal(found[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("server", [True, "an address", False])
+def test_vllm_copies_from_penstock_serve(
+    vllm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, server: Any
+) -> None:
+    from penstock._holding import held_weights
+    from penstock.weights import _daemon
+
+    at = f"unix:@penstock-engines-{os.getpid()}"
+    monkeypatch.setattr(held_weights, "default_address", lambda device: at)
+    caplog.set_level("INFO", "penstock")
+    expected = loaded(vllm, folder, load_format="auto")
+    with _daemon.serve(str(folder), "host", at):
+        found = loaded(vllm, folder, model_loader_extra_config={"server": at if isinstance(server, str) else server})
+        assert all(equal(found[name], expected[name]) for name in expected)
+        assert ("files from penstock serve" in caplog.text) is (server is not False)
+        caplog.clear()
+        for file in folder.glob("*.safetensors"):  # an update of the model
+            os.utime(file)
+        assert equal(loaded(vllm, folder)[name := next(iter(expected))], expected[name])
+        assert "files from penstock serve" not in caplog.text
+
+
 @pytest.mark.parametrize("read", ["whole", "parts"])
 def test_a_bar_shows_the_progress(vllm: Any, folder: Path, capsys: pytest.CaptureFixture[str], read: str) -> None:
     loaded(vllm, folder, use_tqdm_on_load=True, model_loader_extra_config={"read": read})
@@ -307,6 +330,7 @@ def test_files_that_are_no_safetensors_are_vllms(vllm: Any, tmp_path: Path) -> N
         ({"read": "all"}, "read must be"),
         ({"max_device_bytes": "1 GiB"}, "max_device_bytes must be a number of bytes"),
         ({"max_host_bytes": 0}, "max_host_bytes"),
+        ({"server": 1}, "server must be true, false or an address"),
         ({"enable_multithread_load": True}, "its own threads"),
         ({"unknown": 1}, "unknown"),
     ],

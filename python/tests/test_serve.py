@@ -543,6 +543,7 @@ def test_the_default_address_is_found(model: str, monkeypatch: pytest.MonkeyPatc
         same(attached.tensors, tensors())
         files = [str(each) for each in pathlib.Path(model).glob("*.safetensors")]
         assert held_weights.find_held(files, "host:0") is not None  # on the host
+        assert held_weights.find_held(files, "host:0", on_host=False) is None
 
 
 def test_files_settle_before_they_are_read(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -562,3 +563,34 @@ def test_weights_are_those_of_the_files(model: str) -> None:
     at = address()
     with _daemon.serve(model, "host", at), attach_weights(at, framework="np") as attached:
         same(attached.tensors, load_file(model, framework="np"))
+
+
+class Told(list[str]):
+    """A progress bar that counts what passes."""
+
+    def __call__(self, of: Any, **options: Any) -> Any:
+        for name, tensor in of:
+            self.append(name)
+            yield name, tensor
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vllms_loader_copies_from_a_server(model: str, device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    torch = pytest.importorskip("torch")
+    from penstock.vllm import _weights
+
+    files = [str(each) for each in sorted(pathlib.Path(model).glob("*.safetensors"))]
+    cpu = torch.device("cpu")
+    assert _weights.held_by_server(files, cpu, None, server=address()) is None
+    monkeypatch.setattr(_weights, "_held_bytes", 1)  # one tensor at a time
+    at, told = address(), Told()
+    with served(model, device, at=at) as server:
+        found = dict(_weights.held_by_server(files, cpu, lambda name: name == "flags", told, at))
+        assert told == list(found)
+        same(found, {name: value for name, value in tensors().items() if name != "flags"})
+        found["wide"].zero_()  # as a model may
+        flow = _weights.held_by_server(files, cpu, None, server=at)
+        first = [next(flow)]
+        server.end(signal.SIGKILL)
+        same(dict([*first, *flow]), tensors())
+        assert ("reading the other" in caplog.text) is (device == "host:0")

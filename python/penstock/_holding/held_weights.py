@@ -196,11 +196,11 @@ class HeldWeights(Closable):
                 self._file.close()
 
 
-def find_held(files: Sequence[str], device: str, server: str | None = None) -> tuple[HeldWeights, list[Tensor]] | None:
+def find_held(files: Sequence[str], device: str, server: str | None = None, on_host: bool = True) -> tuple[HeldWeights, list[Tensor]] | None:
     """Returns a server that holds these files with their present contents, and their tensors; None if there is none. Raises nothing for a server
-    that cannot be used. `server`: its address; None looks at the default addresses of the device and of the host.
+    that cannot be used. `server`: its address; None looks at the default addresses of the device and, with `on_host`, of the host.
     """
-    for address in dict.fromkeys([default_address(device), default_address("host")] if server is None else [server]):
+    for address in dict.fromkeys([server] if server is not None else map(default_address, [device, "host"] if on_host else [device])):
         held = None
         try:
             held = HeldWeights(address, _moment)

@@ -18,14 +18,14 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader  
 
 from .. import _native
 from ..weights_cache import WeightsCache
-from ._weights import Bar, Skip, parts_of, streamed
+from ._weights import Bar, Skip, held_by_server, parts_of, streamed
 
 __all__ = ["PenstockLoader", "registered"]
 
 _FORMAT = "penstock"
 _ITERATOR = "safetensors_weights_iterator"  # the function with which vLLM's loader reads files
 _BYTES = ("max_device_bytes", "max_host_bytes", "cache_bytes")
-_OPTIONS = ("read", "cache", *_BYTES)
+_OPTIONS = ("read", "server", "cache", *_BYTES)
 
 _replacing = threading.Lock()
 getattr(default_loader, _ITERATOR)  # AttributeError: an unsupported vLLM
@@ -36,6 +36,8 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
 
     - `read`: "whole": each rank reads whole tensors into its GPU, as `penstock.safetensors.stream()` does. "parts": each rank reads only the parts of
       a tensor that its model uses. The default is "parts" with several ranks, else "whole".
+    - `server`: true copies the weights from `penstock serve` if it holds the same files, for this GPU or on the host; an address names a server; false
+      always reads the files. The default is true.
     - `max_device_bytes`, `max_host_bytes`: limits for `stream()`, for "whole" only.
     - `cache`: a folder that keeps each rank's finished weights, of at most `cache_bytes` bytes together. It needs vLLM 0.31.
     """
@@ -87,8 +89,14 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
             found: Iterator[tuple[str, Any]] = theirs(files, *arguments, **others)
             return found
         whole = self._options.get("read", "parts" if _ranks() > 1 else "whole") == "whole"
-        logging.getLogger("penstock").info("reading %s of tensors from %d files for %s", "all" if whole else "parts", len(files), device)
         skip, bar = _skip(local_expert_ids), _bar(self.load_config.use_tqdm_on_load)
+        server = self._options.get("server", True)
+        # A rank that needs parts reads less from files in the page cache than from a server on the host.
+        held = held_by_server(files, device, skip, bar, server if isinstance(server, str) else None, whole) if server else None
+        if held is not None:
+            logging.getLogger("penstock").info("copying the tensors of %d files from penstock serve", len(files))
+            return held
+        logging.getLogger("penstock").info("reading %s of tensors from %d files for %s", "all" if whole else "parts", len(files), device)
         if not whole:
             return parts_of(files, skip, bar)
         return streamed(files, device, skip, bar, max_device_bytes=self._options.get("max_device_bytes"), max_host_bytes=self._options.get("max_host_bytes"))
@@ -115,6 +123,8 @@ def _options_of(extra_config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     for name in _BYTES:
         if type(options.get(name, 1)) is not int or options.get(name, 1) < 1:
             raise ValueError(f"model_loader_extra_config: {name} must be a number of bytes for load format {_FORMAT}, not {options[name]!r}")
+    if not isinstance(options.get("server", True), (bool, str)):
+        raise ValueError(f"model_loader_extra_config: server must be true, false or an address for load format {_FORMAT}, not {options['server']!r}")
     if rest.get("enable_multithread_load") or "num_threads" in rest:
         raise ValueError(f"model_loader_extra_config: load format {_FORMAT} uses its own threads: remove enable_multithread_load and num_threads")
     return options, rest
