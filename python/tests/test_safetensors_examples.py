@@ -47,6 +47,20 @@ def test_adapters_are_swapped(device: str) -> None:
     assert f"6 swaps of 16 tensors (1.0 MB) on {device}" in told
 
 
+@pytest.mark.parametrize("changed", [[], ["--changed"]])
+@pytest.mark.parametrize("device", ["host:0", DEVICES[1]])
+def test_models_take_turns(tmp_path: pathlib.Path, device: str, changed: list[str]) -> None:
+    for name, rows in (("first", 1000), ("second", 2000)):
+        (tmp_path / name).mkdir()
+        for number in range(2):
+            tensors = {f"{number}.{word}": np.full(shape, rows + number, "f4") for word, shape in (("w", (rows, 500)), ("none", (0, 3)))}
+            save_file(tensors, tmp_path / name / f"model-{number}.safetensors")
+    told = run("swap_models.py", tmp_path / "first", tmp_path / "second", "--device", device, "--budget-gb", 0.01, "--swaps", 4, *changed)
+    assert f"first (4.0 MB, 4.0 pinned), second (8.0 MB, 4.0 pinned) on {device}" in told and "4 swaps" in told
+    if device == "host:0":  # PyTorch rounds up
+        assert "held 8.0 MB at most, and the largest model has 8.0" in told
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_weights_are_cast_as_they_come(tmp_path: pathlib.Path, device: str) -> None:
     told = run("safetensors_weights.py", "--device", device, "--mib", 2)
