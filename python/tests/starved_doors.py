@@ -26,7 +26,7 @@ import penstock.kv
 import penstock.kvikio
 import penstock.pipe
 import penstock.safetensors.numpy
-import penstock.weights
+import penstock.weights._receiver
 from penstock.__main__ import command
 
 HANG_S = 60

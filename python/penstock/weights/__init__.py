@@ -18,9 +18,24 @@ ranks may serve parts of the tensors, and receivers may load different parts; ea
 
 from __future__ import annotations
 
-from ._attach import AttachedWeights, attach_weights
-from ._receiver import LoadedWeights, WeightsReceiver, load_weights
-from ._serve import WeightsServer, serve_weights
+from typing import TYPE_CHECKING
+
+from .._core.lazy import lazily
+
+if TYPE_CHECKING:
+    from ._attach import AttachedWeights, attach_weights
+    from ._receiver import LoadedWeights, WeightsReceiver, load_weights
+    from ._serve import WeightsServer, serve_weights
+else:
+    __getattr__ = lazily(
+        __name__,
+        __name__,
+        {
+            "._attach": ("AttachedWeights", "attach_weights"),
+            "._receiver": ("LoadedWeights", "WeightsReceiver", "load_weights"),
+            "._serve": ("WeightsServer", "serve_weights"),
+        },
+    )
 
 __all__ = ["AttachedWeights", "LoadedWeights", "WeightsReceiver", "WeightsServer", "attach_weights", "load_weights", "serve_weights"]
 

@@ -10,8 +10,8 @@ from .._core.devices import device_name
 from .._holding.held_weights import HeldWeights
 from .._holding.listing import default_address, default_device
 from .._tensors.frameworks import framework_on
+from .._tensors.sources import check_names
 from ._deadline import left_until, until
-from ._held import names_of
 
 __all__ = ["AttachedWeights", "attach_weights"]
 
@@ -40,7 +40,7 @@ def attach_weights(
     Raises: NotFound if nobody serves at the address, or has these names; PermissionDenied if the server belongs to another user; Error with code
     "would_block" if the server is still loading or has too many readers; InvalidArgument; TimedOut.
     """
-    wanted = names_of(names)
+    wanted = check_names(names)
     if address is None:
         address = default_address(default_device() if device is None else device_name(device))
     held = HeldWeights(address, left_until(until(timeout)))
