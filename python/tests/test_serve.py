@@ -444,10 +444,38 @@ def test_a_file_that_changes_during_the_load_is_refused(model: str, monkeypatch:
             _held_model.HeldModel(model, device)
 
 
+def test_a_header_that_changes_before_the_load_is_refused(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the new bytes would be served under the names of the old header."""
+    file = pathlib.Path(model, "model-00001-of-00002.safetensors")
+
+    def change(_: Any) -> None:
+        content = file.read_bytes()
+        with open(file, "r+b") as target:
+            target.write(content.replace(b'"norm"', b'"mron"'))
+
+    monkeypatch.setattr(_held_model, "wait_until_settled", change)
+    with pytest.raises(penstock.Error, match="model-00001-of-00002.safetensors changed while it was loaded"):
+        _held_model.HeldModel(model, "host")
+
+
 def test_a_model_larger_than_memory_is_refused(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sysconf", lambda name: 10)
     with pytest.raises(penstock.OutOfMemory, match="this machine has only 100 bytes"):
         _held_model.HeldModel(model, "host")
+
+
+@pytest.mark.parametrize("call", ["memfd_create", "truncate", "mmap", "seal"])
+def test_memory_that_the_system_refuses_is_explained(model: str, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    module = {"mmap": _held_model.mmap, "seal": _held_model}.get(call, os)
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, call, refuse)
+        with pytest.raises(penstock.OutOfMemory, match="bytes of shared memory for the model: Cannot allocate memory"):
+            _held_model.HeldModel(model, "host")
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_older_kernels_seal_otherwise(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

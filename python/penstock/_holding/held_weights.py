@@ -16,13 +16,13 @@ from .. import _native
 from .._core.arrays.library import View
 from .._core.closable import Closable
 from .._core.devices import is_gpu
-from .._core.errors import Closed, Error, InvalidArgument, NotFound, PermissionDenied, TimedOut, make_error
+from .._core.errors import Closed, Error, InvalidArgument, NotFound, PermissionDenied, TimedOut
 from .._core.packing import packed
 from .._core.peer_words import failure_of, malformed, number_in
 from .._tensors.errors import listed, meant
 from .._tensors.frameworks import Framework
 from .._tensors.load_file import check_type
-from .listing import ANSWER, MOST_MESSAGE, PROTOCOL, QUESTION, Listing, Tensor, default_address, door_of, is_sealed, process_and_user
+from .listing import ANSWER, MOST_MESSAGE, PROTOCOL, QUESTION, Listing, Tensor, default_address, door_of, error_of, is_sealed, process_and_user
 from .source_files import SourceFile, describe_path
 
 __all__ = ["HeldWeights", "find_held"]
@@ -66,7 +66,7 @@ class HeldWeights(Closable):
         except TimeoutError:
             raise TimedOut(f"{self.address}: the server did not answer in time", code="timed_out") from None
         except OSError as problem:
-            raise _error_of(problem, self.address) from None
+            raise error_of(problem, self.address) from None
         descriptors += received
         if not content:
             raise Closed(f"{self.address}: the server has ended", code="closed")
@@ -242,15 +242,8 @@ def _connected(address: str, seconds: float) -> socket.socket:
         made.close()
         if isinstance(problem, (FileNotFoundError, ConnectionRefusedError)):
             raise NotFound(f"{address}: no process serves weights there: start penstock serve", code="not_found") from None
-        raise _error_of(problem, address) from None
+        raise error_of(problem, address) from None
     except BaseException:
         made.close()
         raise
     return made
-
-
-def _error_of(problem: OSError, address: str) -> Error:
-    if isinstance(problem, Error):
-        return problem
-    code = "permission_denied" if isinstance(problem, PermissionError) else "io"
-    return make_error(code, f"{address}: {problem.strerror} (os {problem.errno})", "os", problem.errno or 0, None, None, 0)

@@ -7,6 +7,7 @@ that has copied from memory of a GPU asks, because an answer proves that the mem
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import mmap
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from .. import _native
 from .._core.devices import is_gpu
-from .._core.errors import Error, InvalidArgument
+from .._core.errors import Error, InvalidArgument, make_error
 from .._core.packing import ALIGNMENT
 from .._core.peer_words import malformed
 from .._tensors.types import BITS
@@ -33,6 +34,7 @@ __all__ = [
     "default_address",
     "default_device",
     "door_of",
+    "error_of",
     "is_sealed",
     "message_of",
     "process_and_user",
@@ -81,6 +83,14 @@ def process_and_user(connection: socket.socket) -> tuple[int, int]:
     """Returns the PID and the user of the process at the other end."""
     process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return process, user
+
+
+def error_of(problem: OSError, what: str) -> Error:
+    """Returns the Error for a failed system call. `what`: the object of the call."""
+    if isinstance(problem, Error):
+        return problem
+    code = {errno.ENOMEM: "out_of_memory", errno.EACCES: "permission_denied", errno.EPERM: "permission_denied"}.get(problem.errno or 0, "io")
+    return make_error(code, f"{what}: {problem.strerror} (os {problem.errno})", "os", problem.errno or 0, None, None, 0)
 
 
 # --- memory that nobody can change

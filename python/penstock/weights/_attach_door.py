@@ -10,9 +10,9 @@ import select
 import socket
 import threading
 
-from .._core.errors import Error, InvalidArgument, make_error
+from .._core.errors import Error, InvalidArgument
 from .._core.peer_words import failure_word
-from .._holding.listing import ANSWER, QUESTION, door_of, process_and_user
+from .._holding.listing import ANSWER, QUESTION, door_of, error_of, process_and_user
 
 __all__ = ["AttachDoor"]
 
@@ -144,7 +144,7 @@ def _listener_at(name: str, address: str) -> socket.socket:
         if problem.errno == errno.EADDRINUSE:
             why = "a process already serves weights there: pass another --address"
             raise InvalidArgument(f"{address}: {why}", code="invalid_argument") from None
-        raise make_error("io", f"{address}: {problem.strerror} (os {problem.errno})", "os", problem.errno or 0, None, None, 0) from None
+        raise error_of(problem, address) from None
     return made
 
 

@@ -16,9 +16,10 @@ from .._core.arrays.of_numpy import numpy_dtype
 from .._core.devices import is_gpu
 from .._core.errors import Error, OutOfMemory
 from .._core.packing import ALIGNMENT
-from .._holding.listing import Listing, Tensor, seal
+from .._holding.listing import Listing, Tensor, error_of, seal
 from .._holding.source_files import SourceFile, describe_file, wait_until_settled
 from .._tensors.frameworks import framework_on
+from .._tensors.header import read_header
 from .._tensors.load_file import Layout, check_type
 from .._tensors.reads import Reads
 from .._tensors.sources import Source, Sources
@@ -35,21 +36,29 @@ class HeldModel:
     """
 
     def __init__(self, model: str, device: str) -> None:
-        self.device = device
+        self.device, self.descriptor = device, -1
+        try:
+            self._load(model)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, model: str) -> None:
+        device = self.device
         with Sources(model, [device] if is_gpu(device) else []) as sources:
             self._files = list(sources)
             before = [_facts_of(each) for each in self._files]
             wait_until_settled(before)
+            before = [_unless_partial(each, facts) for each, facts in zip(self._files, before)]
             layout = Layout(framework_on("bytes", device))
             for each in self._files:
                 layout.add_whole(each, each.rows_of(None))
-            self.descriptor = -1
             self._nbytes = max(layout.nbytes, ALIGNMENT)  # memory without bytes cannot be mapped
             self.memory = self._host_memory(layout) if device == "host" else self._device_memory(layout)
             after = [_facts_of(each) for each in self._files]
             for file, one, other in zip(self._files, before, after):
-                if one != other:
-                    raise Error(f"{file.name} changed while it was loaded: start again", code="io", filename=file.name)
+                if one is not None and one != other:
+                    raise _changed(file)
             self.listing = Listing(self._nbytes, before, list(self._tensors(layout)))
 
     def _device_memory(self, layout: Layout) -> Any:
@@ -62,14 +71,17 @@ class HeldModel:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if nbytes > there:  # the kernel accepts any size, and kills a process later
             raise OutOfMemory(f"the model has {nbytes} bytes, but this machine has only {there} bytes of memory", code="out_of_memory")
-        self.descriptor = os.memfd_create("penstock-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.truncate(self.descriptor, nbytes)
-        with contextlib.closing(mmap.mmap(self.descriptor, nbytes)) as writable:
-            with contextlib.suppress(OSError):
-                writable.madvise(mmap.MADV_HUGEPAGE)
-            _read(layout, writable)
-        seal(self.descriptor)
-        return mmap.mmap(self.descriptor, nbytes, access=mmap.ACCESS_COPY)
+        try:
+            self.descriptor = os.memfd_create("penstock-weights", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.truncate(self.descriptor, nbytes)
+            with contextlib.closing(mmap.mmap(self.descriptor, nbytes)) as writable:
+                with contextlib.suppress(OSError):
+                    writable.madvise(mmap.MADV_HUGEPAGE)
+                _read(layout, writable)
+            seal(self.descriptor)
+            return mmap.mmap(self.descriptor, nbytes, access=mmap.ACCESS_COPY)
+        except OSError as problem:
+            raise error_of(problem, f"{nbytes} bytes of shared memory for the model") from None
 
     def _tensors(self, layout: Layout) -> Iterator[Tensor]:
         headers = itertools.chain.from_iterable(
@@ -113,12 +125,26 @@ class HeldModel:
 
 
 def _facts_of(source: Source) -> SourceFile | None:
-    """Returns None for a file on a server, and for a file of which an index lists only some tensors."""
+    """Returns None for a file on a server."""
     try:
         descriptor = source.file.fileno()
     except Error:
         return None
-    return describe_file(descriptor, source.name) if len(_native.read_safetensors(source.file)) == len(source.header) else None
+    return describe_file(descriptor, source.name)
+
+
+def _unless_partial(source: Source, facts: SourceFile | None) -> SourceFile | None:
+    """Returns None for a file of which an index lists only some tensors. Raises Error if the header is no longer the one that was read."""
+    if facts is None:
+        return None
+    now, then = read_header(source.file, source.name), source.header
+    if len(now) == len(then) and (now.names, now.types, now.shapes, now.offsets) != (then.names, then.types, then.shapes, then.offsets):
+        raise _changed(source)
+    return facts if len(now) == len(then) else None
+
+
+def _changed(source: Source) -> Error:
+    return Error(f"{source.name} changed while it was loaded: start again", code="io", filename=source.name)
 
 
 def _read(layout: Layout, memory: Any) -> None:
