@@ -10,7 +10,7 @@ import ast
 import sys
 from pathlib import Path
 
-LIMITS = {"lines of python/penstock": 32_191, "lines of src": 87_805, "public Python names": 390}
+LIMITS = {"lines of python/penstock": 32_191, "lines of src": 87_812, "public Python names": 390}
 
 
 def lines_of(folder: Path, *patterns: str) -> int:

@@ -415,9 +415,14 @@ def test_what_cannot_be_served_is_explained(model: str, tmp_path: pathlib.Path) 
             assert done.returncode == 1 and done.stdout == "" and told in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_an_interpreter_without_the_package_is_named(model: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "penstock", "serve", model, "--python", "/nowhere/python"], capture_output=True, text=True)
+def test_an_interpreter_without_the_package_is_named(model: str, tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "penstock", "serve", model, "--python"]
+    done = subprocess.run([*command, "/nowhere/python"], capture_output=True, text=True)
     assert done.returncode == 127 and "/nowhere/python: No such file or directory. Pass the interpreter" in done.stderr
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # without packages
+    (tmp_path / "python").chmod(0o755)
+    done = subprocess.run([*command, str(tmp_path / "python")], capture_output=True, text=True)
+    assert done.returncode == 1 and "No module named 'penstock'. Pass the interpreter" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_killed_servers_path_is_used_again(model: str, tmp_path: pathlib.Path) -> None:

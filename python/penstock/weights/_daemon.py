@@ -19,9 +19,8 @@ from ._serve import serve_weights
 __all__ = ["main", "serve"]
 
 
-def main() -> None:
-    """The arguments are those of `penstock serve`: the model, the device, the address and the limit on readers. Empty means the default."""
-    model, device, address, readers = sys.argv[1:]
+def main(model: str, device: str, address: str, readers: str) -> None:
+    """The arguments are those of `penstock serve`. An empty string means the default."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         with serve(model, known_device(device) if device else default_device(), address, int(readers)) as line:

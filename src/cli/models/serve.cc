@@ -16,7 +16,14 @@
 namespace penstock::cli {
 namespace {
 
-constexpr auto program = "from penstock.weights._daemon import main; main()";
+constexpr auto python_advice = "Pass the interpreter of an environment with Penstock's Python package as --python";
+constexpr auto server_program = R"(import sys
+try:
+    from penstock.weights._daemon import main
+except ImportError as problem:
+    sys.exit(f"penstock serve: {sys.executable}: {problem}. {sys.argv[5]}")
+main(*sys.argv[1:5])
+)";
 constexpr int exit_not_started = 127;  // as in a shell
 
 struct serve_options {
@@ -31,12 +38,12 @@ struct serve_options {
 int serve(const serve_options& wanted) {
   const std::string device = wanted.host ? "host" : wanted.device;
   const std::string readers = fmt::format("{}", wanted.readers);
-  const std::vector<const char*> words = {
-      wanted.python.c_str(), "-c", program, wanted.model.c_str(), device.c_str(), wanted.address.c_str(), readers.c_str(), nullptr};
+  const std::vector<const char*> words = {wanted.python.c_str(), "-c",           server_program,
+                                          wanted.model.c_str(),  device.c_str(), wanted.address.c_str(),
+                                          readers.c_str(),       python_advice,  nullptr};
   ::setenv("PYTHONSAFEPATH", "1", 1);  // a folder "penstock" in the working directory is not the package
   ::execvp(words[0], const_cast<char* const*>(words.data()));
-  complain("penstock serve: {}: {}. Pass the interpreter of an environment with Penstock's Python package as --python\n", wanted.python,
-           std::strerror(errno));
+  complain("penstock serve: {}: {}. {}\n", wanted.python, std::strerror(errno), python_advice);
   return exit_not_started;
 }
 
