@@ -184,8 +184,8 @@ class PENSTOCK_API store {
   status close();
 
  private:
-  explicit store(std::unique_ptr<store_core> made) noexcept;
-  std::unique_ptr<store_core> core_;
+  explicit store(std::shared_ptr<store_core> made) noexcept;
+  std::shared_ptr<store_core> core_;
 };
 
 }  // namespace penstock::kv

@@ -11,6 +11,7 @@
 #include "penstock/options.hpp"           // IWYU pragma: export
 #include "penstock/pending_file.hpp"      // IWYU pragma: export
 #include "penstock/processes.hpp"         // IWYU pragma: export
+#include "penstock/quiesce.hpp"           // IWYU pragma: export
 #include "penstock/remote_retries.hpp"    // IWYU pragma: export
 #include "penstock/status.hpp"            // IWYU pragma: export
 #include "penstock/tensors.hpp"           // IWYU pragma: export

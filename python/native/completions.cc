@@ -31,17 +31,26 @@ class completions {
   // Returns this process's object, with its thread; null once the interpreter is shutting down. Needs the GIL.
   static completions* get() {
     if (interpreter_ends.load()) return nullptr;
-    if (auto* found = current.load()) return found;
-    auto made = std::make_unique<completions>();
-    try {
-      made->thread_ = std::thread([running = made.get()] { running->run(); });
-    } catch (const std::system_error& problem) {
-      raise(status::from_errno(problem.code().value(), "start the thread for completions"));
+    if (auto* found = current.load()) {
+      found->ready();
+      return found;
     }
+    auto made = std::make_unique<completions>();
+    made->ready();
     current.store(made.get());
     return made.release();  // never freed: a callback may run late
   }
 
+  // Starts the thread if there is none. Raises if that fails.
+  void ready() {
+    if (has_thread_.load()) return;
+    try {
+      const std::lock_guard guard(lock_);
+      start();
+    } catch (const std::system_error& problem) {
+      raise(status::from_errno(problem.code().value(), "start the thread for completions"));
+    }
+  }
   void begun() {
     const std::lock_guard guard(lock_);
     ++count_;
@@ -58,6 +67,7 @@ class completions {
     const bool was_empty = first_ == nullptr;
     (was_empty ? first_ : last_->next_) = ended;
     last_ = ended;
+    if (!has_thread_.load()) start_if_possible();
     const bool hurries = ended->hurries() && !std::exchange(hurries_, true);
     if (was_empty || hurries) wake_.notify_one();
   }
@@ -89,10 +99,38 @@ class completions {
       stopping_ = true;
       wake_.notify_one();
     }
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Reports what has completed, then ends the thread until the next request. Releases the GIL.
+  void rest() {
+    const without_gil unlocked;
+    static std::mutex one_at_a_time;
+    const std::lock_guard alone(one_at_a_time);
+    std::unique_lock guard(lock_);
+    if (!has_thread_.load()) return;
+    resting_ = true;
+    wake_.notify_one();
+    quiet_.wait(guard, [this] { return !resting_; });
+    auto gone = std::move(leaving_);
+    guard.unlock();
+    gone.join();  // it needs the GIL
   }
 
  private:
+  // Call with the lock held.
+  void start() {
+    if (has_thread_.load()) return;
+    thread_ = std::thread([this] { run(); });
+    has_thread_.store(true);
+  }
+  // Without a thread, the next request or the waiting thread reports.
+  void start_if_possible() noexcept {
+    try {
+      start();
+    } catch (const std::system_error&) {
+    }
+  }
   void run() {
     const auto gil = PyGILState_Ensure();
     auto* state = PyEval_SaveThread();
@@ -137,7 +175,14 @@ class completions {
   // Returns all completed requests, in order. Null: the thread must exit.
   under_way* take() {
     std::unique_lock guard(lock_);
-    wake_.wait(guard, [this] { return first_ != nullptr || stopping_; });
+    wake_.wait(guard, [this] { return first_ != nullptr || stopping_ || resting_; });
+    if (first_ == nullptr && !stopping_) {
+      resting_ = false;
+      has_thread_.store(false);
+      leaving_ = std::move(thread_);
+      quiet_.notify_all();
+      return nullptr;
+    }
     wake_.wait_for(guard, moment, [this] { return hurries_ || stopping_; });
     hurries_ = false;
     stopped_ = first_ == nullptr;
@@ -155,7 +200,10 @@ class completions {
   bool reporting_ = false;
   bool stopping_ = false;
   bool stopped_ = false;
+  bool resting_ = false;                 // the thread must end once it has reported everything
+  std::atomic<bool> has_thread_{false};  // written with the lock held
   std::thread thread_;
+  std::thread leaving_;  // the last thread that ended for rest()
 };
 
 void under_way::release() noexcept {
@@ -187,6 +235,10 @@ void under_way::hurry() noexcept {
 }
 
 bool under_way::left_behind() const noexcept { return process_ != this_process(); }
+
+void rest_completions() {
+  if (auto* running = current.load()) running->rest();
+}
 
 void add_completions(nb::module_& module) {
   // In a forked child the lock may be held and the thread does not exist, so the child creates a new object.

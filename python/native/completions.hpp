@@ -76,6 +76,9 @@ class under_way {
   under_way* next_ = nullptr;  // links the list of completed requests, so that adding one needs no memory
 };
 
+// Reports what has completed, then ends the module's thread until the next request. Releases the GIL meanwhile.
+void rest_completions();
+
 // Registers the wait at interpreter shutdown with atexit.
 void add_completions(nb::module_& module);
 

@@ -1,16 +1,21 @@
 #include "info.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <penstock/penstock.hpp>
 
+#include "completions.hpp"
 #include "device.hpp"
 #include "errors.hpp"
 #include "file.hpp"
 #include "gil.hpp"
+#include "options.hpp"
 #include "to_python.hpp"
 
 namespace penstock::python {
+
+using namespace nb::literals;
 
 namespace {
 
@@ -103,6 +108,16 @@ nb::list requests() {
   return told;
 }
 
+void quiesce(std::optional<double> timeout) {
+  const auto left = timeout ? deadline_after(*timeout) - deadline_clock::now() : std::chrono::nanoseconds::max();
+  const auto outcome = [&] {
+    const without_gil unlocked;
+    return penstock::quiesce(left);
+  }();
+  if (!outcome.ok()) raise(outcome);
+  rest_completions();
+}
+
 // Returns why something is unavailable; None if it is available.
 nb::object reason(const status& error) { return error.ok() ? nb::none() : words(error.message()); }
 
@@ -132,6 +147,12 @@ void add_info(nb::module_& module) {
       },
       "Returns idle pinned staging memory to the system. Returns the number of bytes released. Later requests pin memory\n"
       "again.");
+  module.def("quiesce", &quiesce, "timeout"_a = nb::none(),
+             "Waits until no request is in flight, then ends Penstock's threads, closes its io_uring rings and its connections to\n"
+             "servers, frees its pinned memory and makes key-value stores durable, so that CRIU and cuda-checkpoint can freeze the\n"
+             "process. Files and stores stay open, and the next call brings everything back. Meanwhile, calls on other threads wait\n"
+             "or complete. timeout: seconds. Raises TimedOut, which names a request in flight, and Error if a pipe or listener is open:\n"
+             "they cannot be frozen, so close them first. Everything then remains usable.");
   module.def(
       "cuda_status", [] { return reason(shared_engine().cuda_status()); }, "Returns why no CUDA device can be used; None if one can.");
   module.def(

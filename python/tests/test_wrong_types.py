@@ -103,6 +103,7 @@ class Given:
                 {"device": "host:0", "handle": b"host 9 9 0 9", "offset": 0, "nbytes": 9, "descriptor": -1, "process": 1},
             ),
             "describe": (penstock.describe, {"memory": self.buffer}),
+            "quiesce": (penstock.quiesce, {"timeout": None}),
             "_cufile_count": (
                 _native._cufile_count,
                 {"address": 0, "is_write": False, "bytes_done": 0, "failed": False, "took_ns": 0, "is_vector": False},

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/no_memory.hpp"
+#include "core/gate.hpp"
 #include "staging/worker.hpp"
 
 namespace penstock::channel {
@@ -32,13 +33,37 @@ result<std::shared_ptr<reactor>> reactor::make(std::shared_ptr<sys::peer> door) 
   with->door = std::move(door);
   with->poller = *std::move(poller);
   std::shared_ptr<reactor> made(new reactor(with));
-  try {
-    made->thread_ = std::thread([with] { loop(with); });
-  } catch (const std::system_error& refused) {
-    return status(errc::out_of_memory, std::string("starting the pipes' thread: ") + refused.what(), error_domain::os,
-                  refused.code().value());
-  }
+  if (auto problem = made->start(); !problem.ok()) return problem;
+  core::gate::add(made);
   return made;
+}
+
+status reactor::start() {
+  const std::lock_guard guard(starting_);
+  if (thread_.joinable()) return {};
+  try {
+    thread_ = std::thread([with = shared_] { loop(with); });
+  } catch (const std::system_error& refused) {
+    return {errc::out_of_memory, std::string("starting the pipes' thread: ") + refused.what(), error_domain::os, refused.code().value()};
+  }
+  return {};
+}
+
+status reactor::rest(deadline_clock::time_point until) {
+  if (fork_.forked()) return {};
+  const auto has_handlers = [&] {
+    const std::lock_guard guard(shared_->lock);
+    return !shared_->handlers.empty();
+  };
+  for (; has_handlers(); std::this_thread::sleep_for(1ms)) {
+    if (deadline_clock::now() >= until) return {errc::timed_out, "a closed pipe is still sending"};
+  }
+  const std::lock_guard guard(starting_);
+  shared_->stopping.store(true);
+  shared_->poller->interrupt();
+  if (thread_.joinable()) thread_.join();
+  shared_->stopping.store(false);
+  return {};
 }
 
 reactor::~reactor() {
@@ -57,6 +82,7 @@ reactor::~reactor() {
 }
 
 result<std::uint64_t> reactor::add(int fd, std::shared_ptr<socket_handler> handler, bool writable) {
+  if (auto problem = start(); !problem.ok()) return problem;
   std::uint64_t token = 0;
   {
     const std::lock_guard guard(shared_->lock);

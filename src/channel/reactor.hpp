@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/resident.hpp"
 #include "penstock/status.hpp"
 #include "sys/fork_guard.hpp"
 #include "sys/peer.hpp"
@@ -33,7 +34,7 @@ class socket_handler {
   virtual void due() noexcept {}
 };
 
-class reactor {
+class reactor final : public core::resident {
  public:
   using clock = std::chrono::steady_clock;
 
@@ -41,7 +42,7 @@ class reactor {
   static result<std::shared_ptr<reactor>> make(std::shared_ptr<sys::peer> door);
   reactor(const reactor&) = delete;
   reactor& operator=(const reactor&) = delete;
-  ~reactor();  // after this no handler is called; may run on the reactor's thread. In a forked child it only releases memory
+  ~reactor() override;  // after this no handler is called; may run on the reactor's thread. In a forked child it only releases memory
 
   // Registers the handler until remove(). Returns its token.
   result<std::uint64_t> add(int fd, std::shared_ptr<socket_handler> handler, bool writable);
@@ -56,6 +57,8 @@ class reactor {
   // Calls due() once at this time, unless it is cancelled or replaced by another time first. Returns false if memory runs out.
   bool call_at(std::uint64_t token, clock::time_point when) noexcept;
   void call_off(std::uint64_t token) noexcept;
+  // Waits until no handler is left, then ends the thread. add() starts it again. Error: timed_out.
+  status rest(deadline_clock::time_point until) override;
 
  private:
   static constexpr auto never = clock::time_point::max();
@@ -78,11 +81,13 @@ class reactor {
   };
 
   explicit reactor(std::shared_ptr<shared> with) noexcept : shared_(std::move(with)) {}
+  status start();
   static void loop(const std::shared_ptr<shared>& with);
   static void call_those_due(shared& with) noexcept;
 
   const sys::fork_guard fork_;
   const std::shared_ptr<shared> shared_;
+  std::mutex starting_;  // guards thread_
   std::thread thread_;
 };
 

@@ -40,6 +40,10 @@ class pipe_staging final : public core::beside_files {
   // The memory budget shared by all inboxes.
   [[nodiscard]] staging::pinned_budget& inboxes() noexcept { return inboxes_; }
 
+  void rest() override {
+    pullers_.rest();
+    mapper_.rest();
+  }
   std::size_t trim() override { return sending_.trim() + receiving_.trim(); }
   [[nodiscard]] pinned pinned_now() const override;
 

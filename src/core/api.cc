@@ -10,6 +10,7 @@
 #include "base/shown_urls.hpp"
 #include "core/engine_core.hpp"
 #include "core/explain.hpp"
+#include "core/gate.hpp"
 #include "core/pinned_entry.hpp"
 #include "core/preparation.hpp"
 #include "core/request/asynchronous.hpp"
@@ -58,6 +59,7 @@ io_result without_memory() { return {0, no_memory()}; }
 
 operation begin(const std::shared_ptr<core::file_core>& file, const core::transfer& what, const io_options& options,
                 io_callback& callback) {
+  const core::calling call;
   if (file == nullptr) return operation(refuse(closed_file(), callback));
   return operation(or_without_memory([&] { return core::begin(file->runtime(), file, what, options, callback); },
                                      [&] { return refuse(no_memory(), callback); }));
@@ -150,11 +152,13 @@ file::~file() {
 }
 
 io_result file::read(void* memory, std::uint64_t length, std::int64_t offset, const io_options& options) const {
+  const core::calling call;
   if (core_ == nullptr) return {0, closed_file()};
   return or_without_memory([&] { return core::run(core_->runtime(), *core_, reading(memory, length, offset), options); }, &without_memory);
 }
 
 io_result file::write(const void* memory, std::uint64_t length, std::int64_t offset, const io_options& options) const {
+  const core::calling call;
   if (core_ == nullptr) return {0, closed_file()};
   return or_without_memory([&] { return core::run(core_->runtime(), *core_, writing(memory, length, offset), options); }, &without_memory);
 }
@@ -173,21 +177,25 @@ bool file::starts_without_blocking(std::uint64_t length, const io_options& optio
 }
 
 status file::read_on_stream(const stream_request& request) const {
+  const core::calling call;
   if (core_ == nullptr) return closed_file();
   return or_no_memory([&] { return core::queue_on_stream(core_->runtime().shared_from_this(), core_, request, false); });
 }
 
 status file::write_on_stream(const stream_request& request) const {
+  const core::calling call;
   if (core_ == nullptr) return closed_file();
   return or_no_memory([&] { return core::queue_on_stream(core_->runtime().shared_from_this(), core_, request, true); });
 }
 
 status file::sync() const {
+  const core::calling call;
   if (core_ == nullptr) return closed_file();
   return or_no_memory([&] { return core_->sync(); });
 }
 
 status file::truncate(std::uint64_t size) const {
+  const core::calling call;
   if (core_ == nullptr) return closed_file();
   return or_no_memory([&] { return core_->truncate(size); });
 }
@@ -196,11 +204,13 @@ result<int> file::descriptor() const {
   return or_no_memory([&] { return core_->descriptor(); });
 }
 result<std::uint64_t> file::size() const {
+  const core::calling call;
   if (core_ == nullptr) return closed_file();
   return or_no_memory([&] { return core_->size(); });
 }
 
 result<pinned_range> file::pin(std::uint64_t offset, std::uint64_t length) const {
+  const core::calling call;
   if (core_ == nullptr) return closed_file();
   return or_no_memory([&]() -> result<pinned_range> {
     auto pinned = core::pinned_entry::make(*core_, offset, length);
@@ -210,6 +220,7 @@ result<pinned_range> file::pin(std::uint64_t offset, std::uint64_t length) const
 }
 
 status file::prepare(std::string_view device) const {
+  const core::calling call;
   if (core_ == nullptr) return closed_file();
   return or_no_memory([&] { return core::prepare(*core_, device); });
 }
@@ -219,7 +230,10 @@ const std::string& file::path() const noexcept {
   return core_ == nullptr ? none : core_->name();
 }
 
-status file::close() { return core_ == nullptr ? closed_file() : core_->close(); }
+status file::close() {
+  const core::calling call;
+  return core_ == nullptr ? closed_file() : core_->close();
+}
 
 // --- engine
 
@@ -271,6 +285,7 @@ result<engine> engine::shared(const std::function<void(engine_options&)>& change
 }
 
 result<file> engine::open(const std::string& path, const open_options& options) const {
+  const core::calling call;
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
     auto opened = core_->open(path, options);
@@ -280,6 +295,7 @@ result<file> engine::open(const std::string& path, const open_options& options) 
 }
 
 result<file> engine::open_remote(const std::string& url, const remote_options& how, const open_options& options) const {
+  const core::calling call;
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
     auto opened = core_->open_remote(url, how, options);
@@ -290,6 +306,7 @@ result<file> engine::open_remote(const std::string& url, const remote_options& h
 
 result<std::vector<remote_object>> engine::list_remote(const std::string& url, const remote_options& how, bool one_level,
                                                        std::size_t most) const {
+  const core::calling call;
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<std::vector<remote_object>> {
     if (core_->forked()) return status(errc::forked, "list: the engine belongs to the parent process");
@@ -298,6 +315,7 @@ result<std::vector<remote_object>> engine::list_remote(const std::string& url, c
 }
 
 result<upload> engine::begin_upload(const std::string& url, const remote_options& how) const {
+  const core::calling call;
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<upload> {
     auto begun = core::upload_core::begin(core_, url, how);
@@ -307,6 +325,7 @@ result<upload> engine::begin_upload(const std::string& url, const remote_options
 }
 
 result<file> upload::open(std::uint64_t bytes_per_second) const {
+  const core::calling call;
   if (core_ == nullptr) return no_upload();
   return or_no_memory([&]() -> result<file> {
     auto opened = core_->open(bytes_per_second);
@@ -316,6 +335,7 @@ result<file> upload::open(std::uint64_t bytes_per_second) const {
 }
 
 status upload::publish(bool replace) const {
+  const core::calling call;
   if (core_ == nullptr) return no_upload();
   return or_no_memory([&] { return core_->publish(replace); });
 }
@@ -330,6 +350,7 @@ result<file> engine::adopt(int descriptor, cache_use cache) const { return adopt
 result<file> engine::adopt(int descriptor, const adopt_options& options) const { return detail::adopt(*this, descriptor, options, {}); }
 
 result<file> detail::adopt(const engine& by, int descriptor, const adopt_options& options, const std::string& not_direct) {
+  const core::calling call;
   if (by.core() == nullptr) return no_engine();
   return or_no_memory([&]() -> result<file> {
     auto adopted = by.core()->adopt(descriptor, options, not_direct);
@@ -346,6 +367,7 @@ status engine::cuda_status() const {
 }
 
 result<device_buffer> engine::allocate(std::string_view device, std::size_t bytes) const {
+  const core::calling call;
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<device_buffer> {
     auto release = [from = core_, name = std::string(device)](void* memory) { from->release_memory(name, memory); };
@@ -389,11 +411,13 @@ std::vector<pci_device> engine::pci_devices() const {
 }
 
 status engine::copy(void* target, const void* source, std::size_t bytes) const {
+  const core::calling call;
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&] { return core_->memory().copy(target, source, bytes); });
 }
 
 result<registration> engine::register_memory(void* memory, std::size_t bytes) const {
+  const core::calling call;
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&]() -> result<registration> {
     if (auto problem = core_->register_memory(memory, bytes); !problem.ok()) return problem;
@@ -402,6 +426,7 @@ result<registration> engine::register_memory(void* memory, std::size_t bytes) co
 }
 
 batch engine::submit(std::span<const io_request> requests, const io_options& options, io_callback callback, item_callback each) const {
+  const core::calling call;
   const auto refuse_all = [&](const status& why) {
     if (each) {
       for (std::size_t i = 0; i < requests.size(); ++i) each(i, {0, why});
@@ -417,6 +442,7 @@ batch engine::submit(std::span<const io_request> requests, const io_options& opt
 
 result<plan> engine::explain(const file& target, std::string_view device, std::uint64_t length, std::int64_t offset, bool is_write,
                              const io_options& options) const {
+  const core::calling call;
   if (core_ == nullptr) return no_engine();
   if (target.core() == nullptr) return closed_file();
   auto what = reading(nullptr, length, offset);
@@ -432,9 +458,13 @@ std::string engine::summary() const { return core_ == nullptr ? std::string() : 
 
 std::vector<penstock::advice> engine::advice() const { return core_ == nullptr ? std::vector<penstock::advice>() : core_->advice(); }
 
-std::size_t engine::trim() const { return core_ == nullptr || core_->forked() ? 0 : core_->trim(); }
+std::size_t engine::trim() const {
+  const core::calling call;
+  return core_ == nullptr || core_->forked() ? 0 : core_->trim();
+}
 
 void engine::prepare() const noexcept {
+  const core::calling call;
   if (core_ != nullptr) core_->prepare();
 }
 void detail::await_preparation(const engine& of) noexcept {

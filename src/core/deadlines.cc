@@ -7,13 +7,24 @@
 
 namespace penstock::core {
 
-deadlines::~deadlines() {
+void deadlines::stop() {
   {
     const std::lock_guard guard(lock_);
     stopping_ = true;
   }
   changed_.notify_one();
   if (thread_.joinable()) thread_.join();
+}
+
+void deadlines::rest() {
+  stop();
+  std::multimap<deadline_clock::time_point, timed_ref<timed>> left;
+  {
+    const std::lock_guard guard(lock_);
+    stopping_ = false;
+    left.swap(watched_);
+  }
+  for (const auto& each : left) each.second->end_queued();
 }
 
 status deadlines::watch(timed& request) {

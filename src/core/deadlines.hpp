@@ -74,7 +74,9 @@ class deadlines {
   deadlines() = default;
   deadlines(const deadlines&) = delete;
   deadlines& operator=(const deadlines&) = delete;
-  ~deadlines();  // stops watching
+  ~deadlines() { stop(); }
+  // Ends the thread, and what it watches. watch() starts it again.
+  void rest();
 
   // Watches an object that has started until forget() is called. Calls end_queued() when its deadline has passed. Starts the thread. Error:
   // out_of_memory; the object is then not watched.
@@ -84,6 +86,7 @@ class deadlines {
 
  private:
   void loop();
+  void stop();
 
   std::mutex lock_;  // guards the members below
   std::condition_variable changed_;

@@ -11,6 +11,7 @@
 #include "base/output.hpp"
 #include "base/printable.hpp"
 #include "core/config.hpp"
+#include "core/gate.hpp"
 #include "core/preparation.hpp"
 #include "core/request/admission.hpp"
 #include "path/cufile_library.hpp"
@@ -57,7 +58,9 @@ result<std::shared_ptr<engine_core>> engine_core::make(const engine_options& opt
   if (options.use_nvtx && !sys::has_nvtx()) warn_that_nvtx_is_missing();
   auto within = options;
   within.pinned_budget_bytes = sys::share_of_memory(*doors.kernel, options.pinned_budget_bytes, staging::least_budget_bytes);
-  return std::shared_ptr<engine_core>(new engine_core(within, std::move(doors)), &engine_core::destroy);
+  std::shared_ptr<engine_core> made(new engine_core(within, std::move(doors)), &engine_core::destroy);
+  gate::add(made);
+  return made;
 }
 
 // The last handle may be destroyed on a lane (in a callback), which cannot join itself. The watcher thread, which exists whenever a lane
@@ -180,6 +183,22 @@ std::size_t engine_core::trim() {
   const std::lock_guard guard(lock_);
   for (const auto& each : mounts_) each->disk().release_trimmed();
   return trimmed;
+}
+
+status engine_core::rest(deadline_clock::time_point until) {
+  if (forked()) return {};
+  await_preparation();
+  if (auto late = rest_servers(until); !late.ok()) return late;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& each : mounts_) each->rest();
+  }
+  rest_shared();
+  return {};
+}
+
+void engine_core::wake() noexcept {
+  if (!forked()) wake_shared();
 }
 
 stats::board_teller::answer engine_core::tell() {

@@ -11,12 +11,13 @@
 
 #include "core/file_core.hpp"
 #include "core/mount.hpp"
+#include "core/resident.hpp"
 #include "core/runtime.hpp"
 #include "penstock/engine.hpp"
 
 namespace penstock::core {
 
-class engine_core final : public runtime {
+class engine_core final : public runtime, public resident {
  public:
   static result<std::shared_ptr<engine_core>> make(const engine_options& options, seams doors);
   // Opens a local file by its path, or an object on a server by its URL.
@@ -34,6 +35,8 @@ class engine_core final : public runtime {
   void prepare() noexcept;
   // See detail::await_preparation().
   void await_preparation() noexcept;
+  status rest(deadline_clock::time_point until) override;
+  void wake() noexcept override;
   // See engine::summary(), engine::advice() and engine_options::log_summary. log_summary() prints once, and never in a forked child.
   [[nodiscard]] std::string summary();
   [[nodiscard]] std::vector<penstock::advice> advice() const;
@@ -41,7 +44,7 @@ class engine_core final : public runtime {
 
  private:
   engine_core(const engine_options& options, seams doors) : runtime(options, std::move(doors)) {}
-  ~engine_core();
+  ~engine_core() override;
   static void destroy(engine_core* core);
   // The mount for a file system. A block device has its own mount.
   mount& mount_of(std::uint64_t device);

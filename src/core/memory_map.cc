@@ -356,6 +356,28 @@ status memory_map::pin_registered(device::session& session) {
   return outcome;
 }
 
+void memory_map::rest() noexcept {
+  {
+    const std::lock_guard guard(registered_lock_);
+    for (auto& [base, range] : registered_) {
+      auto* const by = std::exchange(range.pinned_by, nullptr);
+      if (by != nullptr) (void)or_no_memory([&] { return by->unpin(const_cast<std::byte*>(base)); });
+    }
+  }
+  for (std::size_t i = 0, n = context_count_.load(std::memory_order_acquire); i < n; ++i) {
+    (void)or_no_memory([&]() -> status {
+      contexts_[i].link->session().rest();
+      return {};
+    });
+  }
+}
+
+// Memory that cannot be pinned again is still usable; its copies are slower.
+void memory_map::wake() noexcept {
+  if (auto* const link = gpu_link_in_use(); link != nullptr && registered_count_.load() > 0)
+    (void)or_no_memory([&] { return pin_registered(link->session()); });
+}
+
 void memory_map::note_cost(const void* memory, std::int64_t nanoseconds) {
   const std::lock_guard guard(registered_lock_);
   if (const auto found = registered_.find(static_cast<const std::byte*>(memory)); found != registered_.end())

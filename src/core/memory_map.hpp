@@ -92,6 +92,9 @@ class memory_map {
     std::int64_t cost_ns = 0;
   };
   std::optional<registration_facts> unregister_range(void* memory);
+  // Unpins registered host memory, and ends the threads of the host device. wake() pins the memory again.
+  void rest() noexcept;
+  void wake() noexcept;
 
   // Adds further routes to the device of a link, over other devices of its driver that can copy to it directly. Uses either devices in use
   // (wanted: 0) or any device, until there are `wanted` routes. Returns the number of routes. Thread-safe.

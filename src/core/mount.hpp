@@ -23,6 +23,8 @@ class mount {
   mount(const mount&) = delete;
   mount& operator=(const mount&) = delete;
   ~mount();  // runs the queued work
+  // Ends all threads and closes the rings. The next work starts them again. No request may be in flight.
+  void rest();
 
   [[nodiscard]] std::uint64_t device() const noexcept { return device_; }
   [[nodiscard]] staging::lanes& lanes() noexcept { return lanes_; }

@@ -72,7 +72,9 @@ void operation::move_to(life next) noexcept {
   const std::lock_guard guard(lock_);
   assert(life_.load() < next);
   life_.store(next, std::memory_order_release);
-  if (next == life::done) ended_.notify_all();
+  if (next != life::done) return;
+  in_flight_.end();
+  ended_.notify_all();
 }
 
 void operation::call_back() noexcept {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/deadlines.hpp"
+#include "core/gate.hpp"
 #include "core/runtime.hpp"
 #include "penstock/engine.hpp"
 #include "staging/lanes.hpp"
@@ -104,6 +105,7 @@ class operation : public timed {
 
   void move_to(life next) noexcept;
 
+  in_flight in_flight_;
   std::shared_ptr<core::runtime> runtime_;
   std::atomic<life> life_{life::running};
   std::atomic<bool> cancelled_{false};

@@ -193,6 +193,33 @@ void runtime::trim_paths() {
   for (const auto kind : path_table_.by_rank()) path(kind).trim();
 }
 
+status runtime::rest_servers(deadline_clock::time_point until) {
+  ahead_->give_back();
+  const std::lock_guard guard(making_servers_);
+  return servers_ == nullptr ? status() : servers_->rest(until);
+}
+
+void runtime::rest_shared() {
+  while (feeders_.outstanding()) feeders_.pump();
+  callbacks_.rest();
+  stream_watch_.rest();
+  deadlines_.rest();
+  kept_pages_.rest();
+  if (auto* const with = beside()) with->rest();
+  trim_paths();
+  (void)trim_pools();
+  feeders_.trim();
+  pinned_pages_.unregister_all();
+  memory_.rest();
+  feeders_.rest();
+  if (doors_.board != nullptr) doors_.board->rest();
+}
+
+void runtime::wake_shared() noexcept {
+  memory_.wake();
+  if (doors_.board != nullptr) doors_.board->wake();
+}
+
 engine_stats runtime::snapshot() const {
   if (forked()) return {};  // another thread may have held a lock at the time of the fork
   auto seen = stats_.snapshot();

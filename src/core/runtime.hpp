@@ -66,6 +66,8 @@ class beside_files {
     std::uint64_t bytes, peak_bytes;
   };
   virtual ~beside_files() = default;
+  // Ends the threads and frees the memory of that layer until its next use.
+  virtual void rest() = 0;
   // Does the same as engine::trim().
   virtual std::size_t trim() = 0;
   [[nodiscard]] virtual pinned pinned_now() const = 0;
@@ -121,6 +123,10 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   void release_shared(std::string_view device, void* base);
   // Makes the paths discard the state that they keep for later requests.
   void trim_paths();
+  // See resident: the parts that belong to no mount. rest_servers() comes before the mounts rest, rest_shared() after.
+  status rest_servers(deadline_clock::time_point until);
+  void rest_shared();
+  void wake_shared() noexcept;
   [[nodiscard]] stats::book& stats() noexcept { return stats_; }
   // Called with the engine's first request.
   void join_board() noexcept { stats_.begin(*this); }

@@ -156,6 +156,9 @@ class session {
   // Unmaps memory from open_shared(). May wait for the device.
   virtual status close_shared(void* /*memory*/) { return {errc::unsupported, "this device cannot share memory"}; }
 
+  // Ends the threads that this process runs for the device, except those with work. The next work starts them again.
+  virtual void rest() {}
+
   // Returns why drives cannot access this device's memory, or ok if they can. The device is queried once.
   virtual status dma_buf_problem() { return {errc::unsupported, "drives cannot access this device's memory"}; }
   // Returns the allocation that contains an address. For memory mapped in several pieces, returns the piece.

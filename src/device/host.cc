@@ -145,6 +145,7 @@ class host_session final : public session {
     return space_.memory.import_shared(handle, process, descriptor);
   }
   status close_shared(void* memory) override { return space_.memory.release(memory); }
+  void rest() override;
 
  private:
   using stream_pointer = std::shared_ptr<host_stream>;
@@ -198,6 +199,16 @@ result<stream> host_session::make_stream() {
   const std::lock_guard guard(lock_);
   streams_.emplace(handle, *std::move(started));
   return handle;
+}
+
+void host_session::rest() {
+  std::vector<stream_pointer> all;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& [handle, each] : streams_) all.push_back(each);
+    if (default_stream_ != nullptr) all.push_back(default_stream_);
+  }
+  for (const auto& each : all) each->rest();
 }
 
 // The stream's thread finishes the queued work. It is joined once that cannot block: in a later call to this function, or when the session

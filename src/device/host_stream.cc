@@ -87,12 +87,25 @@ result<std::shared_ptr<host_stream>> host_stream::start() {
   std::shared_ptr<host_stream> made(new host_stream);
   made->no_memory_ = std::make_shared<host_failure>(status(errc::out_of_memory, "host:0: not enough memory for stream work"));
   try {
-    const signals_blocked scope;
-    made->thread_ = std::thread([stream = made.get()] { stream->run(); });
+    made->start_thread();
   } catch (const std::system_error& error) {
     return status(errc::out_of_memory, fmt::format("host:0: start a stream thread: {}", error.what()));
   }
   return made;
+}
+
+void host_stream::start_thread() {
+  const signals_blocked scope;
+  thread_ = std::thread([this] { run(); });
+}
+
+void host_stream::rest() {
+  std::unique_lock guard(lock_);
+  if (closed_ || has_left_ || done_ != pushed_) return;
+  resting_ = true;
+  arrived_.notify_one();
+  progressed_.wait(guard, [this] { return has_left_ || !resting_; });
+  if (has_left_ && thread_.joinable()) thread_.join();  // it no longer needs the lock
 }
 
 host_stream::~host_stream() {
@@ -112,6 +125,16 @@ status host_stream::push(item next) {
     if (closed_) return {errc::closed, "host:0: the stream was destroyed"};
     if (queue_.size() >= queue_limit)
       return {errc::out_of_memory, fmt::format("host:0: {} operations are already waiting in the stream", queue_limit)};
+    resting_ = false;
+    if (has_left_) {
+      if (thread_.joinable()) thread_.join();
+      try {
+        start_thread();
+      } catch (const std::system_error& error) {
+        return {errc::out_of_memory, fmt::format("host:0: start a stream thread: {}", error.what())};
+      }
+      has_left_ = false;
+    }
     // An event counts its recordings, so the queue entry is allocated first, because that may fail for lack of memory.
     auto& queued = queue_.emplace_back(std::move(next));
     if (queued.event != nullptr) queued.recording = queued.event->begin();
@@ -138,6 +161,7 @@ void host_stream::close() {
   {
     const std::lock_guard guard(lock_);
     closed_ = true;
+    ended_ = has_left_;
   }
   arrived_.notify_one();
 }
@@ -151,7 +175,7 @@ void host_stream::run() {
   pthread_setname_np(pthread_self(), "penstock-host");
   std::unique_lock guard(lock_);
   for (;;) {
-    arrived_.wait(guard, [this] { return closed_ || !queue_.empty(); });
+    arrived_.wait(guard, [this] { return closed_ || resting_ || !queue_.empty(); });
     if (queue_.empty()) break;
     item next = std::move(queue_.front());
     queue_.pop_front();
@@ -161,7 +185,9 @@ void host_stream::run() {
     ++done_;
     progressed_.notify_all();
   }
-  ended_ = true;
+  has_left_ = true;
+  ended_ = closed_;
+  progressed_.notify_all();
 }
 
 void host_stream::perform(item& next) {

@@ -69,6 +69,8 @@ class host_stream {
   [[nodiscard]] std::uint64_t identity() const noexcept { return identity_; }
   // Rejects new work. Queued work still runs. Does not block.
   void close();
+  // Ends the thread if there is no work. The next work starts it again.
+  void rest();
   // Returns true if a closed stream has done all its work, so that its destructor does not block.
   [[nodiscard]] bool ended();
 
@@ -81,12 +83,13 @@ class host_stream {
 
   host_stream();
   status push(item next);
+  void start_thread();  // throws system_error
   void run();
   void perform(item& next);
   void work_on(const std::function<status()>& work);
 
   const std::uint64_t identity_;
-  std::mutex lock_;  // guards the members down to ended_
+  std::mutex lock_;  // guards the members down to has_left_
   std::condition_variable arrived_;
   std::condition_variable progressed_;
   std::deque<item> queue_;
@@ -95,6 +98,8 @@ class host_stream {
   std::shared_ptr<host_failure> for_synchronize_;
   bool closed_ = false;
   bool ended_ = false;
+  bool resting_ = false;  // the thread must leave unless there is work
+  bool has_left_ = false;
   std::shared_ptr<host_failure> for_event_;  // used only by the thread
   std::shared_ptr<host_failure> no_memory_;  // allocated in advance
   std::thread thread_;

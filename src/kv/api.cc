@@ -1,6 +1,8 @@
+#include <new>
 #include <utility>
 
 #include "base/no_memory.hpp"
+#include "core/gate.hpp"
 #include "kv/store_core.hpp"
 #include "penstock/kv.hpp"
 
@@ -13,7 +15,7 @@ const status& moved_away() {
   return error;
 }
 
-status refusal_of(const std::unique_ptr<store_core>& core, bool writes) { return core == nullptr ? moved_away() : core->refusal(writes); }
+status refusal_of(const std::shared_ptr<store_core>& core, bool writes) { return core == nullptr ? moved_away() : core->refusal(writes); }
 
 std::string_view key_of(const item& of) { return of.key; }
 std::string_view key_of(std::string_view key) { return key; }
@@ -40,7 +42,7 @@ std::vector<key_result> call::wait() {
   return results_ == nullptr ? std::vector<key_result>() : *results_;
 }
 
-store::store(std::unique_ptr<store_core> made) noexcept : core_(std::move(made)) {}
+store::store(std::shared_ptr<store_core> made) noexcept : core_(std::move(made)) {}
 store::store(store&&) noexcept = default;
 
 store& store::operator=(store&& other) noexcept {
@@ -53,13 +55,14 @@ store::~store() {
   if (core_ == nullptr) return;
   if (core_->forked()) {
     core_->content().let_go_of_lock();
-    (void)core_.release();
+    (void)new (std::nothrow) std::shared_ptr<store_core>(std::move(core_));
     return;
   }
   (void)core_->close();
 }
 
 result<store> store::open(const engine& with, const std::string& folder, const store_options& options) {
+  const core::calling call;
   return or_no_memory([&]() -> result<store> {
     auto made = store_core::open(with, folder, options);
     if (!made) return made.error();
@@ -70,31 +73,37 @@ result<store> store::open(const engine& with, const std::string& folder, const s
 std::vector<key_result> store::put(std::span<const item> items) const { return put_async(items).wait(); }
 
 call store::put_async(std::span<const item> items, callback done) const {
+  const core::calling call;
   if (const status refused = refusal_of(core_, true); !refused.ok()) return refused_call(items, refused, done);
   return or_without_memory([&] { return core_->put(items, done); }, [&] { return refused_call(items, no_memory(), done); });
 }
 
 call store::put_on_stream(void* stream, std::span<const item> items, callback done) const {
+  const core::calling call;
   if (const status refused = refusal_of(core_, true); !refused.ok()) return refused_call(items, refused, done);
   return or_without_memory([&] { return core_->put(items, done, stream); }, [&] { return refused_call(items, no_memory(), done); });
 }
 
 call store::get_on_stream(void* stream, std::span<const item> items, callback done) const {
+  const core::calling call;
   if (const status refused = refusal_of(core_, false); !refused.ok()) return refused_call(items, refused, done);
   return or_without_memory([&] { return core_->get(items, done, stream); }, [&] { return refused_call(items, no_memory(), done); });
 }
 
 std::vector<key_result> store::get(std::span<const item> items) const {
+  const core::calling call;
   if (const status refused = refusal_of(core_, false); !refused.ok()) return all_failed(items, refused);
   return or_without_memory([&] { return core_->get_and_wait(items); }, [&] { return all_failed(items, no_memory()); });
 }
 
 call store::get_async(std::span<const item> items, callback done) const {
+  const core::calling call;
   if (const status refused = refusal_of(core_, false); !refused.ok()) return refused_call(items, refused, done);
   return or_without_memory([&] { return core_->get(items, done); }, [&] { return refused_call(items, no_memory(), done); });
 }
 
 std::vector<key_result> store::sizes(std::span<const std::string_view> keys) const {
+  const core::calling call;
   if (const status refused = refusal_of(core_, false); !refused.ok()) return all_failed(keys, refused);
   return or_without_memory([&] { return core_->sizes(keys); }, [&] { return all_failed(keys, no_memory()); });
 }
@@ -111,11 +120,13 @@ result<std::vector<bool>> store::exists(std::span<const std::string_view> keys) 
 }
 
 std::vector<key_result> store::drop(std::span<const std::string_view> keys) const {
+  const core::calling call;
   if (const status refused = refusal_of(core_, true); !refused.ok()) return all_failed(keys, refused);
   return or_without_memory([&] { return core_->drop(keys); }, [&] { return all_failed(keys, no_memory()); });
 }
 
 status store::sync() const {
+  const core::calling call;
   if (status refused = refusal_of(core_, true); !refused.ok()) return refused;
   return or_no_memory([&] { return core_->content().sync(); });
 }
@@ -128,6 +139,7 @@ const std::string& store::folder() const noexcept {
 }
 
 status store::close() {
+  const core::calling call;
   if (core_ == nullptr) return moved_away();
   return or_no_memory([&] { return core_->close(); });
 }

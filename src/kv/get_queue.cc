@@ -123,6 +123,8 @@ void get_queue::stop() {
     wake_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
+  const std::lock_guard guard(lock_);
+  stopping_ = false;
 }
 
 }  // namespace penstock::kv

@@ -47,7 +47,7 @@ class get_queue {
   // Starts the get and completes it later. Takes over a running request's reference. Throws bad_alloc, or system_error if the thread cannot
   // be started; in that case nothing has started.
   void add(get_operation& op, std::span<const item> items);
-  // Call when no gets are in flight. Stops the thread.
+  // Call when no gets are in flight. Stops the thread; the next get starts it again.
   void stop();
 
  private:

@@ -49,6 +49,8 @@ void put_queue::stop() {
     wake_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
+  const std::lock_guard guard(lock_);
+  stopping_ = false;
 }
 
 void put_queue::add_to(store_stats& told) const {

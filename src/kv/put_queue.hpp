@@ -48,7 +48,7 @@ class put_queue {
   void add(put_operation& op);
   // The same for a put in stream order. May wait for the index if there is no room without dropping values.
   void add_on_stream(put_operation& op, void* stream);
-  // Call when no puts are in flight. Stops the thread.
+  // Call when no puts are in flight. Stops the thread; the next put starts it again.
   void stop();
   void add_to(store_stats& told) const;
 

@@ -7,6 +7,7 @@
 
 #include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
+#include "core/gate.hpp"
 
 namespace penstock::kv {
 
@@ -43,12 +44,14 @@ call begun(Operation* op, callback& done, std::span<const item> items, Begin&& b
 
 }  // namespace
 
-result<std::unique_ptr<store_core>> store_core::open(const engine& with, const std::string& folder, const store_options& options) {
+result<std::shared_ptr<store_core>> store_core::open(const engine& with, const std::string& folder, const store_options& options) {
   if (with.core() == nullptr) return status(errc::closed, "the engine has been moved from");
   if (with.core()->forked()) return status(errc::forked, "the engine belongs to the parent process");
   auto opened = volume::open(with, folder, options);
   if (!opened) return opened.error().with_context(fmt::format("store {}", folder));
-  return std::unique_ptr<store_core>(new store_core(with, options, *std::move(opened)));
+  std::shared_ptr<store_core> made(new store_core(with, options, *std::move(opened)));
+  core::gate::add(made);
+  return made;
 }
 
 status store_core::refusal(bool writes) const {
@@ -103,6 +106,13 @@ store_stats store_core::stats() const {
   volume_->add_to(told);
   puts_.add_to(told);
   return told;
+}
+
+status store_core::rest(deadline_clock::time_point /*until*/) {
+  if (!refusal(false).ok()) return {};  // closed, or the parent's
+  puts_.stop();
+  gets_.stop();
+  return (volume_->read_only() ? status() : volume_->sync()).with_context(fmt::format("store {}", volume_->path()));
 }
 
 status store_core::close() {

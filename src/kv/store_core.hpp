@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/resident.hpp"
 #include "kv/get_queue.hpp"
 #include "kv/operations.hpp"
 #include "kv/put_queue.hpp"
@@ -17,12 +18,12 @@
 
 namespace penstock::kv {
 
-class store_core {
+class store_core final : public core::resident {
  public:
-  static result<std::unique_ptr<store_core>> open(const engine& with, const std::string& folder, const store_options& options);
+  static result<std::shared_ptr<store_core>> open(const engine& with, const std::string& folder, const store_options& options);
   store_core(const store_core&) = delete;
   store_core& operator=(const store_core&) = delete;
-  ~store_core() = default;
+  ~store_core() override = default;
 
   [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
   // Returns why a call cannot start now; ok if it can. writes: the call changes the store.
@@ -37,6 +38,8 @@ class store_core {
   [[nodiscard]] volume& content() noexcept { return *volume_; }
   [[nodiscard]] store_stats stats() const;
   status close();
+  // Ends the threads and makes everything durable. The next put or get starts them again.
+  status rest(deadline_clock::time_point until) override;
 
  private:
   store_core(const engine& with, const store_options& options, std::unique_ptr<volume> opened)

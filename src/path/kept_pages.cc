@@ -56,6 +56,10 @@ kept_pages::~kept_pages() {
     if (thread_.joinable()) thread_.detach();  // the parent's thread
     return;
   }
+  rest();
+}
+
+void kept_pages::rest() noexcept {
   {
     const std::lock_guard guard(lock_);
     stopping_ = true;
@@ -63,6 +67,7 @@ kept_pages::~kept_pages() {
   changed_.notify_one();
   if (thread_.joinable()) thread_.join();
   std::unique_lock guard(lock_);
+  stopping_ = false;
   while (!list_.empty()) let_go(list_.begin(), guard);
 }
 

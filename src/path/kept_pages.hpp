@@ -38,6 +38,8 @@ class kept_pages {
   [[nodiscard]] bool keep(const std::shared_ptr<pinned_pages::pages>& held);
   // Unregisters all pages that no read is using. Returns true if there were any.
   bool trim() noexcept;
+  // Unregisters everything and ends the thread. keep() starts it again. No read may be in progress.
+  void rest() noexcept;
 
  private:
   using entry = std::shared_ptr<pinned_pages::entry>;

@@ -63,12 +63,18 @@ status pinned_pages::pages::check(source::source& file) const {
   return *now == version_ ? status() : changed(file);
 }
 
+void pinned_pages::pages::unregister() noexcept {
+  const std::lock_guard guard(lock_);
+  for (auto*& session : registered_) {
+    if (session != nullptr) (void)or_no_memory([&] { return session->unpin(base_); });
+    session = nullptr;
+  }
+}
+
 // In a forked child nothing is unregistered, because the registration belongs to the parent.
 pinned_pages::pages::~pages() {
   if (owner_.fork_.forked()) return;
-  for (auto* session : registered_) {
-    if (session != nullptr) (void)or_no_memory([&] { return session->unpin(base_); });
-  }
+  unregister();
   if (base_ != nullptr) (void)or_no_memory([&] { return owner_.kernel_.unmap(base_, mapped_bytes_); });
   owner_.used_bytes_.fetch_sub(length_, std::memory_order_relaxed);
 }
@@ -313,6 +319,13 @@ void pinned_pages::drop(const pages& gone, const status& why) noexcept {
 
 void pinned_pages::drop_all(const status& why) noexcept {
   drop_where([](const pages&) { return true; }, why);
+}
+
+void pinned_pages::unregister_all() noexcept {
+  const std::lock_guard guard(lock_);
+  for (const auto& each : entries_) {
+    if (const auto held = each->held()) held->unregister();
+  }
 }
 
 }  // namespace penstock::path

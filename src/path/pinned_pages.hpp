@@ -62,6 +62,8 @@ class pinned_pages {
     [[nodiscard]] bool is_pinned() const noexcept { return is_pinned_.load(std::memory_order_relaxed); }
     // Returns when they were last read, on the steady clock. Creating them counts as a read.
     [[nodiscard]] std::chrono::steady_clock::time_point last_use() const noexcept { return last_use_.load(std::memory_order_relaxed); }
+    // Unregisters the pages; the next read registers them again. No read may be in progress.
+    void unregister() noexcept;
     void note_use() noexcept { last_use_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed); }
 
    private:
@@ -145,6 +147,8 @@ class pinned_pages {
   // Drop the entries with these pages, or all entries.
   void drop(const pages& gone, const status& why) noexcept;
   void drop_all(const status& why) noexcept;
+  // Unregisters all pages until their next read. No read may be in progress.
+  void unregister_all() noexcept;
   // Returns why a pin on this file that is not yet released was dropped, or ok if there is no such pin.
   [[nodiscard]] status problem_of(source::source& file) const;
   // Returns true if users have pinned any part of the file.

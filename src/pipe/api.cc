@@ -3,6 +3,7 @@
 
 #include "base/no_memory.hpp"
 #include "core/engine_core.hpp"
+#include "core/gate.hpp"
 #include "penstock/pipe.hpp"
 #include "pipe/posted_receive.hpp"
 #include "pipe/server.hpp"
@@ -186,6 +187,7 @@ pipe_context& pipe_context::operator=(pipe_context&&) noexcept = default;
 pipe_context::~pipe_context() = default;
 
 result<pipe_context> pipe_context::create(const engine& with, const pipe_options& options) {
+  const core::calling call;
   if (with.core() == nullptr) return status(errc::closed, "the engine has been moved from");
   return or_no_memory([&]() -> result<pipe_context> {
     auto made = pipes::server::make(with.core(), sys::linux_peer(), options);
@@ -195,6 +197,7 @@ result<pipe_context> pipe_context::create(const engine& with, const pipe_options
 }
 
 result<pipe_listener> pipe_context::listen(const std::string& url) const {
+  const core::calling call;
   if (auto problem = usable(core_, context_gone); !problem.ok()) return problem;
   return or_no_memory([&]() -> result<pipe_listener> {
     auto made = core_->listen(url);
@@ -204,6 +207,7 @@ result<pipe_listener> pipe_context::listen(const std::string& url) const {
 }
 
 result<pipe> pipe_context::connect(const std::string& url) const {
+  const core::calling call;
   if (auto problem = usable(core_, context_gone); !problem.ok()) return problem;
   return or_no_memory([&]() -> result<pipe> {
     auto made = core_->connect(url);

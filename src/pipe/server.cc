@@ -17,6 +17,7 @@
 
 #include "base/no_memory.hpp"
 #include "channel/reactors.hpp"
+#include "core/gate.hpp"
 
 namespace penstock::pipes {
 
@@ -197,7 +198,9 @@ result<std::shared_ptr<listener>> server::listen(const std::string& url) const {
     if (!port) return port.error();
     told = fmt::format(fmt::runtime(at->name.find(':') == std::string::npos ? "tcp://{}:{}" : "tcp://[{}]:{}"), at->name, *port);
   }
-  return std::make_shared<listener>(with_, *std::move(socket), std::move(told), local);
+  auto made = std::make_shared<listener>(with_, *std::move(socket), std::move(told), local);
+  core::gate::add(made);
+  return made;
 }
 
 result<std::shared_ptr<session>> server::connect(const std::string& url) const {
@@ -297,6 +300,7 @@ status listener::admit(sys::owned_descriptor over) {
 result<pipe> listener::accept_one(std::shared_ptr<session>& away) {
   for (unsigned admitted = 0;;) {
     if (!proven_.empty()) {
+      core::gate::add(proven_.front());
       pipe made(std::move(proven_.front()));
       proven_.pop_front();
       return made;
@@ -457,6 +461,12 @@ void listener::stop(accept_operation& op) noexcept {
     std::erase(waiting_, &op);
   }
   op.tell_end(why);
+}
+
+std::string listener::obstacle() const {
+  if (with_.runtime->forked()) return {};
+  const std::lock_guard guard(lock_);
+  return closed_ ? std::string() : fmt::format("the listener at {}", url_);
 }
 
 void listener::close() noexcept {

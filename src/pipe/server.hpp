@@ -46,7 +46,7 @@ class accept_operation;
 // - Closing a stranger frees its descriptor and its memory.
 // - If the process lacks a descriptor or kernel memory for a new connection, strangers are closed in the same way. If there are none, the
 //   listener retries after 50 ms while accept() keeps waiting.
-class listener final : public channel::socket_handler, public std::enable_shared_from_this<listener> {
+class listener final : public channel::socket_handler, public core::resident, public std::enable_shared_from_this<listener> {
  public:
   listener(const pipe_shared& with, sys::owned_descriptor over, std::string url, bool local)
       : with_(with), url_(std::move(url)), local_(local), socket_(std::move(over)) {}
@@ -60,6 +60,8 @@ class listener final : public channel::socket_handler, public std::enable_shared
   void close() noexcept;
   next ready(bool readable, bool writable) noexcept override;
   void due() noexcept override;
+  [[nodiscard]] std::string obstacle() const override;
+  status rest(deadline_clock::time_point /*until*/) override { return {}; }
 
  private:
   using clock = channel::reactor::clock;
@@ -94,7 +96,7 @@ class listener final : public channel::socket_handler, public std::enable_shared
   const std::string url_;
   const bool local_;
   std::atomic<std::uint64_t> refused_{0};
-  std::mutex lock_;  // guards the members below
+  mutable std::mutex lock_;  // guards the members below
   sys::owned_descriptor socket_;
   std::uint64_t token_ = 0;  // the reactor's token, set by the first accept()
   bool hears_ = false;       // the reactor reports new connections

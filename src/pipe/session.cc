@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "core/gate.hpp"
 
 namespace penstock::pipes {
 
@@ -66,6 +67,7 @@ status session::start(const std::shared_ptr<session>& self, sys::owned_descripto
   if (auto problem = connection_->start(self); !problem.ok()) return problem;
   connection_->flush();
   with_.staging->add(self);
+  if (connecting) core::gate::add(self);  // an accepted pipe is added once the listener hands it out
   if (!with_.runtime->stats().begun()) with_.runtime->join_board();
   return {};
 }
@@ -111,7 +113,7 @@ void session::agree_on_ring(std::uint64_t bytes) {
 }
 
 session::session(const pipe_shared& with, const std::string& url, bool local)
-    : with_(with), local_(local), peer_name_(url.empty() ? "the peer" : url) {}
+    : with_(with), local_(local), url_(url), peer_name_(url.empty() ? "the peer" : url) {}
 
 session::~session() {
   if (with_.runtime->forked()) return;
@@ -327,6 +329,13 @@ std::chrono::milliseconds session::closes_within() noexcept {
   constexpr std::chrono::milliseconds most_without_greeting{1000};
   const std::lock_guard guard(lock_);
   return known_as_ != acquaintance::none ? with_.close_within : std::min(with_.close_within, most_without_greeting);
+}
+
+std::string session::obstacle() const {
+  if (with_.runtime->forked()) return {};
+  const std::lock_guard guard(lock_);
+  if (closed_) return {};
+  return url_.empty() ? fmt::format("the pipe from {}", peer_name_) : fmt::format("the pipe to {}", url_);
 }
 
 // A forked child shares the socket with its parent and must not send anything.

@@ -22,6 +22,7 @@
 #include "channel/fabrics.hpp"
 #include "channel/proof.hpp"
 #include "channel/wire.hpp"
+#include "core/resident.hpp"
 #include "core/runtime.hpp"
 #include "penstock/pipe.hpp"
 #include "pipe/operations.hpp"
@@ -69,6 +70,7 @@ class session final : public channel::frame_user,
                       public operation_owner,
                       public channel::carrier_owner,
                       public channel::under_way_teller,
+                      public core::resident,
                       public std::enable_shared_from_this<session> {
  public:
   using endings = channel::endings;
@@ -99,6 +101,8 @@ class session final : public channel::frame_user,
   std::vector<channel_stats> stats();
   // Adds the current sends, and the receives whose tensors are being transferred or may be pushed.
   void add_under_way(std::vector<request_info>& to) override;
+  [[nodiscard]] std::string obstacle() const override;
+  status rest(deadline_clock::time_point /*until*/) override { return {}; }
   void close() noexcept;
   // Immediately closes a connection that has not been handed to a user. Call without a lock.
   void turn_away() noexcept { connection_->abandon(); }
@@ -233,6 +237,7 @@ class session final : public channel::frame_user,
 
   const pipe_shared with_;
   const bool local_;
+  const std::string url_;  // empty for an accepted pipe
   bool connects_ = false;
   std::shared_ptr<channel::connection> connection_;
   std::vector<std::unique_ptr<channel::carrier>> carriers_;  // one per entry of with_.channels; null: cannot be used here
@@ -241,7 +246,7 @@ class session final : public channel::frame_user,
   sys::shared_region offered_;   // until the peer has replied
   std::vector<std::byte> body_;  // the arriving frame's body, unless it is written to a tensor
 
-  std::mutex lock_;                // guards the members below
+  mutable std::mutex lock_;        // guards the members below
   std::condition_variable known_;  // signalled when the handshake completes or the pipe closes
   acquaintance known_as_ = acquaintance::none;
   bool closed_ = false;

@@ -176,6 +176,16 @@ class servers::visitors {
 
 servers::~servers() { visitors_->close(); }
 
+status servers::rest(network::clock::time_point until) {
+  std::vector<std::shared_ptr<node_cache>> caches;
+  {
+    const std::lock_guard guard(lock_);
+    for (const auto& [how, each] : caches_) caches.push_back(each);
+  }
+  for (const auto& each : caches) each->threads().rest();
+  return network_->rest(until);
+}
+
 servers::servers(const network_settings& how, surroundings around)
     : network_(network::make(how)), visitors_(std::make_shared<visitors>(*network_)), around_(std::move(around)) {
   if (around_.variable == nullptr) around_.variable = [](std::string_view) { return std::optional<std::string>(); };

@@ -47,6 +47,8 @@ class servers final {
   // Starts to write an object; nothing is sent to the server before the first part. Blocks while credentials are looked up. Errors contain
   // the URL as above: invalid_argument, permission_denied, unsupported (no libcurl; not an S3 server).
   result<std::shared_ptr<upload>> begin_upload(const std::string& url, const remote_options& how);
+  // Completes the work of the node caches, closes all connections, and ends the threads. The next use starts them again. Error: timed_out.
+  status rest(network::clock::time_point until);
   [[nodiscard]] network& net() noexcept { return *network_; }
 
  private:

@@ -59,8 +59,24 @@ class disk_lanes::lane {
   // Wakes this lane if it is sleeping in its ring. Thread-safe.
   bool interrupt() {
     if (!in_ring_.load() || !in_ring_.exchange(false)) return false;
-    ring_->interrupt();
+    const std::lock_guard guard(ring_lock_);
+    if (ring_ != nullptr) ring_->interrupt();
     return true;
+  }
+  // Without its thread:
+  [[nodiscard]] bool is_dead() const noexcept { return dead_; }
+  void set_ring(std::unique_ptr<sys::ring> ring) noexcept {
+    const std::lock_guard guard(ring_lock_);
+    ring_ = std::move(ring);
+  }
+  // The kernel frees a ring some time after it is closed, but unregisters its memory at once.
+  void close_ring() noexcept {
+    for (std::size_t i = 0; i < buffers_.size() && ring_ != nullptr; ++i) {
+      if (buffers_[i].pool != nullptr && buffers_[i].usable)
+        (void)or_no_memory([&] { return ring_->register_buffer(static_cast<unsigned>(i), nullptr, 0); });
+    }
+    buffers_.clear();
+    set_ring(nullptr);
   }
 
  private:
@@ -85,6 +101,7 @@ class disk_lanes::lane {
   void rest();
 
   disk_lanes& house_;
+  spin_lock ring_lock_;  // held while the ring is replaced, or used by another thread
   std::unique_ptr<sys::ring> ring_;
   std::vector<slot> slots_;
   std::vector<std::uint32_t> free_slots_;
@@ -312,6 +329,7 @@ void disk_lanes::lane::declare_dead() {
     }
     piece_ended(*lost.task);
   }
+  const std::lock_guard guard(ring_lock_);
   (void)ring_.release();  // not freed, because requests may still be in flight
 }
 
@@ -345,24 +363,50 @@ void disk_lanes::stop() {
   threads_.clear();
 }
 
-// Starts as many lanes as possible. Returns an error if one cannot start.
+// Call after stop().
+void disk_lanes::rest() {
+  stop();
+  const std::lock_guard guard(lock_);
+  for (const auto& each : lanes_) {
+    if (!each->is_dead()) each->close_ring();
+  }
+  stopping_.store(false);
+  if (!lanes_.empty()) started_.store(false);
+}
+
+// Starts as many lanes as possible. Returns an error if one cannot start. The list of lanes never changes once there is one, because other
+// threads read it.
 status disk_lanes::start() {
   // The watcher may be the only thread that finishes copies for these reads, and it may also be the thread that destroys the engine.
   if (auto problem = copies_.ready(); !problem.ok()) return problem;
   lanes_.reserve(count_);
   threads_.reserve(count_);
-  while (start_problem_.ok() && lanes_.size() < count_) {
-    auto ring = kernel_.make_ring(2 * most_depth);
-    if (!ring) return ring.error();
-    auto made = std::make_unique<lane>(*this, std::move(*ring));
-    try {
-      threads_.emplace_back(&lane::loop, made.get());
-    } catch (const std::system_error& problem) {
-      return status::from_errno(problem.code().value(), "starting a disk lane");
+  if (!lanes_.empty()) {
+    start_problem_ = {};
+    for (const auto& each : lanes_) {
+      if (each->is_dead()) continue;
+      if (auto problem = start(*each); !problem.ok()) return problem;
     }
+    return threads_.empty() ? died_ : status();
+  }
+  while (start_problem_.ok() && lanes_.size() < count_) {
+    auto made = std::make_unique<lane>(*this, nullptr);
+    if (auto problem = start(*made); !problem.ok()) return problem;
     lanes_.push_back(std::move(made));
   }
   return start_problem_;
+}
+
+status disk_lanes::start(lane& on) {
+  auto ring = kernel_.make_ring(2 * most_depth);
+  if (!ring) return ring.error();
+  on.set_ring(*std::move(ring));
+  try {
+    threads_.emplace_back(&lane::loop, &on);
+  } catch (const std::system_error& problem) {
+    return status::from_errno(problem.code().value(), "starting a disk lane");
+  }
+  return {};
 }
 
 status disk_lanes::available() {

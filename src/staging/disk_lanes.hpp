@@ -68,6 +68,8 @@ class disk_lanes {
   // Runs the queued work items, then joins the threads. Other threads may still be returning from push() and push_ready() until the
   // destructor runs.
   void stop();
+  // Stops and closes the rings. available() starts them again. Other threads may still be returning from push().
+  void rest();
 
   // Returns ok if io_uring works, otherwise the reason. Callers then use plain system calls. Starts the lanes on first use.
   status available();
@@ -88,6 +90,7 @@ class disk_lanes {
  private:
   class lane;
   status start();
+  status start(lane& on);
   ring_task* take_ready();
   void wake();
 

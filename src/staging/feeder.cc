@@ -253,10 +253,13 @@ void feeders::attend() noexcept {
   alarm_.notify_one();
 }
 
-feeders::~feeders() {
-  if (!watcher_.joinable()) return;  // or the watcher runs this as its last action
+void feeders::rest() {
+  if (!watcher_.joinable()) return;  // or the watcher destroys this as its last action
   stop(nullptr, nullptr);
   watcher_.join();
+  const std::lock_guard guard(watcher_lock_);
+  stopping_.store(false);
+  started_.store(false);
 }
 
 status feeders::ready() {

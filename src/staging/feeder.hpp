@@ -162,7 +162,9 @@ class feeders {
   feeders() = default;
   feeders(const feeders&) = delete;
   feeders& operator=(const feeders&) = delete;
-  ~feeders();  // nothing may be outstanding
+  ~feeders() { rest(); }  // nothing may be outstanding
+  // Ends the watcher. ready() starts it again. Nothing may be outstanding.
+  void rest();
 
   // Starts the watcher if it is not running. Returns an error (out_of_memory) if the watcher cannot start. Copies then proceed only in
   // pump(), which threads that wait for a request call.

@@ -37,7 +37,7 @@ lanes::lanes(crew size, std::chrono::microseconds spin, feeders* copies, const c
   assert(size.usual >= 1 && size.usual <= size.most && size.most <= most_lanes);
 }
 
-lanes::~lanes() {
+void lanes::rest() {
   {
     const std::lock_guard guard(lock_);
     stopping_.store(true);
@@ -45,6 +45,10 @@ lanes::~lanes() {
   while (call_one(size_.most)) {
   }
   for (auto& thread : threads_) thread.join();
+  const std::lock_guard guard(lock_);
+  threads_.clear();
+  started_.store(false);
+  stopping_.store(false);
 }
 
 status lanes::ready() {
@@ -277,8 +281,9 @@ void lanes::loop(unsigned index) {
     if (look_after_copies(watch, soon)) continue;
     watch.end();
     const bool copying = copies_ != nullptr && copies_->outstanding();
-    if (stopping_.load() && queue_.size() == 0 && urgent_.size() == 0 && !copying) return;
-    spin(soon);
+    const bool ends = stopping_.load() && queue_.size() == 0 && urgent_.size() == 0 && !copying;
+    spin(soon && !ends);
+    if (ends) return;
     if (soon) {
       relax();
     } else if (stopping_.load()) {

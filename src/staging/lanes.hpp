@@ -39,7 +39,9 @@ class lanes {
       : lanes(crew{count}, spin, copies, name) {}
   lanes(const lanes&) = delete;
   lanes& operator=(const lanes&) = delete;
-  ~lanes();  // runs the queued work items, then joins
+  ~lanes() { rest(); }
+  // Runs the queued work items, then ends the threads. The next push starts them again.
+  void rest();
 
   // Starts the threads if they are not running. Returns an error (out_of_memory) if not even one can start. Work items then run only in
   // help(), which threads that wait for a request call.

@@ -18,16 +18,19 @@ constexpr std::size_t stack_bytes = std::size_t{1} << 20;
 
 }  // namespace
 
-waiting_lanes::~waiting_lanes() {
+void waiting_lanes::rest() {
   std::vector<pthread_t> last;
   {
     const std::lock_guard guard(lock_);
     stopping_ = true;
     last.swap(threads_);
     last.insert(last.end(), gone_.begin(), gone_.end());
+    gone_.clear();
   }
   alarm_.notify_all();
   join(last);
+  const std::lock_guard guard(lock_);
+  stopping_ = false;
 }
 
 void waiting_lanes::join(std::vector<pthread_t>& gone) noexcept {

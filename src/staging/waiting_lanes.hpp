@@ -23,7 +23,9 @@ class waiting_lanes {
   waiting_lanes(unsigned most, answer_times& times, feeders& copies) noexcept : most_(most), times_(times), copies_(copies) {}
   waiting_lanes(const waiting_lanes&) = delete;
   waiting_lanes& operator=(const waiting_lanes&) = delete;
-  ~waiting_lanes();  // runs the queued work items, then joins
+  ~waiting_lanes() { rest(); }
+  // Runs the queued work items, then ends the threads. The next work item starts one again.
+  void rest();
 
   // Queues the work items, if any. If no thread can be started, runs them on the calling thread.
   void push_or_run(work_list& list, const work_chain& works);

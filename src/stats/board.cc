@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <system_error>
 
@@ -169,6 +170,45 @@ status board::open() {
   return {};
 }
 
+void board::rest() noexcept {
+  std::thread ended;
+  {
+    const std::lock_guard guard(boards_lock);
+    if (page_ == nullptr || is_resting_ || page_->head.pid != getpid()) return;
+    const auto size = memory_.size();
+    auto* const own = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own == MAP_FAILED) return;
+    ended = end_answering();
+    std::memcpy(own, memory_.data(), size);
+    is_resting_ = mremap(own, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, memory_.data()) != MAP_FAILED;
+    if (is_resting_) {
+      folder_->remove();
+    } else {
+      (void)munmap(own, size);
+    }
+  }
+  if (ended.joinable()) ended.join();
+}
+
+// If no shared memory is available, the counters stay private, and other processes no longer see them.
+void board::wake() noexcept {
+  const std::lock_guard guard(boards_lock);
+  if (page_ == nullptr || page_->head.pid != getpid()) return;
+  if (std::exchange(is_resting_, false)) {
+    (void)or_no_memory([&]() -> status {
+      auto made = folder_->make(sizeof(board_layout::page));
+      if (!made) return made.error();
+      if (const auto self = sys::identify_own_process(); self) page_->head.start_ticks = self->start_ticks;  // new after a restore
+      const auto size = memory_.size();
+      std::memcpy(made->data(), memory_.data(), size);
+      if (mremap(made->data(), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, memory_.data()) != MAP_FAILED)
+        (void)new (&*made) sys::shared_region;  // it is part of memory_ now
+      return folder_->publish(std::as_bytes(std::span(&page_->head, 1)));
+    });
+  }
+  if (!members_.empty()) begin_answering();
+}
+
 result<board_layout::engine_section*> board::join(board_teller& engine) {
   const std::lock_guard guard(boards_lock);
   return or_no_memory([&]() -> result<board_layout::engine_section*> {
@@ -315,6 +355,7 @@ void board::after_fork_in_child() {
     if (own == MAP_FAILED) std::abort();  // otherwise the child would count on its parent's board
     new (&each->memory_) sys::shared_region;
     each->page_ = nullptr;
+    each->is_resting_ = false;
     if (!each->members_.empty()) new (&each->members_) std::vector<member>;  // their memory belongs to the parent
     (void)each->thread_.release();                                           // the thread is not in this process
     new (&each->asking_) std::recursive_mutex;                               // that thread may hold the lock

@@ -49,6 +49,10 @@ class board : public std::enable_shared_from_this<board> {
   void leave(board_layout::engine_section* section) noexcept;
   // Removes the file, so that there are no more readers. Engines continue to count in memory that other processes cannot see.
   void close() noexcept;
+  // Stops answering, and moves the counters to private memory at the same address, because shared memory of System V cannot be frozen.
+  // wake() moves them back. If memory is short, they stay where they are.
+  void rest() noexcept;
+  void wake() noexcept;
 
  private:
   struct member {
@@ -71,6 +75,7 @@ class board : public std::enable_shared_from_this<board> {
   const std::shared_ptr<sys::board_folder> folder_;
   sys::shared_region memory_;
   board_layout::page* page_ = nullptr;  // in memory_; null if there is none
+  bool is_resting_ = false;
   std::vector<member> members_;
   std::unique_ptr<std::thread> thread_;
   std::atomic<std::uint32_t> thread_number_{0};  // the number of the current answering thread

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/gate.hpp"
 #include "core/planner.hpp"
 #include "core/request/admission.hpp"
 #include "core/stream/stream_block.hpp"
@@ -173,6 +174,7 @@ class stream_operation final : public slab_waiter, public stream_watched {
     std::int64_t memory_offset = 0;
   };
 
+  in_flight in_flight_;
   std::shared_ptr<runtime> runtime_;
   admission admitted_;
   fixed_values fixed_;

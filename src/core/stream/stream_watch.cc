@@ -23,12 +23,13 @@ bool overlap(const stream_write& one, std::uint64_t offset, std::uint64_t length
 
 }  // namespace
 
-stream_watch::~stream_watch() {
+void stream_watch::rest() {
   if (!thread_.joinable()) return;
   stopping_.store(true);
   arrived_.fetch_add(1);
   arrived_.notify_one();
   thread_.join();
+  stopping_.store(false);
   // The remaining requests were given up, because a running operation keeps the engine alive.
   take_arrivals();
   while (auto* const first = firsts_.pop_front()) {

@@ -52,7 +52,9 @@ class stream_watch {
   explicit stream_watch(std::chrono::microseconds spin) : spin_(spin) {}
   stream_watch(const stream_watch&) = delete;
   stream_watch& operator=(const stream_watch&) = delete;
-  ~stream_watch();  // ends the remaining requests, which were given up
+  ~stream_watch() { rest(); }  // ends the remaining requests, which were given up
+  // Does the same. add() starts the thread again.
+  void rest();
 
   // Starts observing a request. Error: out_of_memory, if the thread cannot start.
   status add(const void* stream, stream_watched& added);

@@ -9,17 +9,25 @@
 
 namespace penstock::source::remote {
 
-cache_threads::~cache_threads() {
+void cache_threads::rest() {
   {
     const std::lock_guard guard(lock_);
     stopping_ = true;
   }
   changed_.notify_all();
   for (auto& each : threads_) each.join();
+  const std::lock_guard guard(lock_);
+  threads_.clear();
+  stopping_ = false;
 }
 
 status cache_threads::ready() {
   const std::lock_guard guard(lock_);
+  return start();
+}
+
+// Call with the lock held.
+status cache_threads::start() {
   while (threads_.size() < count) {
     try {
       threads_.reserve(count);
@@ -34,6 +42,7 @@ status cache_threads::ready() {
 void cache_threads::push(cache_work& what) noexcept {
   const std::lock_guard guard(lock_);
   queue_.push_back(what);
+  if (threads_.empty()) (void)or_no_memory([&] { return start(); });
   changed_.notify_one();
 }
 
@@ -41,6 +50,7 @@ void cache_threads::later(cache_work& what, std::chrono::milliseconds pause) noe
   const std::lock_guard guard(lock_);
   what.due_ = clock::now() + pause;
   late_.push_back(what);
+  if (threads_.empty()) (void)or_no_memory([&] { return start(); });
   changed_.notify_one();
 }
 

@@ -34,7 +34,10 @@ class cache_threads {
   cache_threads() = default;
   cache_threads(const cache_threads&) = delete;
   cache_threads& operator=(const cache_threads&) = delete;
-  ~cache_threads();  // runs all queued work first, including delayed work
+  ~cache_threads() { rest(); }
+  // Runs all queued work, including delayed work, then ends the threads. The next work starts them again; if none can be started, it waits
+  // for later work.
+  void rest();
 
   // Starts the threads. On success, push() and later() cannot fail afterwards. Error: out_of_memory (no thread could be started).
   status ready();
@@ -47,6 +50,7 @@ class cache_threads {
   [[nodiscard]] bool stopping() const noexcept;
 
  private:
+  status start();
   void loop();
   cache_work* take_due(clock::time_point now) noexcept;
 

@@ -97,6 +97,36 @@ network::~network() {
   end_.stop();
 }
 
+std::size_t network::in_flight() const noexcept {
+  auto count = waiting_.size();
+  for (const auto& [name, each] : origins_) count += each->queue_.size() + each->carried_ + each->dialing_;
+  return count;
+}
+
+status network::rest(clock::time_point until) {
+  std::vector<std::unique_ptr<reactor>> ended;
+  for (;; std::this_thread::sleep_for(1ms)) {
+    dialers_.rest();
+    const std::lock_guard guard(lock_);
+    const auto count = in_flight();
+    if (count > 0 && clock::now() >= until) return {errc::timed_out, fmt::format("{} requests to servers are in flight", count)};
+    if (count > 0) continue;
+    ended.swap(reactors_);
+    break;
+  }
+  ended.clear();  // their threads may need the lock
+  {
+    const std::lock_guard guard(opening_);
+    door_ = nullptr;  // keeps connections for short requests
+  }
+  const std::lock_guard guard(lock_);
+  for (const auto& [name, each] : origins_) {
+    each->idle_.clear();
+    in_all_ -= std::exchange(each->lines_, 0);
+  }
+  return {};
+}
+
 result<std::shared_ptr<sys::web_door>> network::door() {
   const std::lock_guard guard(opening_);
   if (door_ == nullptr) {

@@ -56,6 +56,8 @@ class network final : public line_owner {
   // Runs a function that may block on one of the network's own threads. Returns false if there is no thread. The network's destructor waits
   // for the function.
   [[nodiscard]] bool aside(std::function<void()> what);
+  // Waits until nothing is in flight, then closes all connections and ends the threads. The next fetch starts them again. Error: timed_out.
+  status rest(clock::time_point until);
 
   // Starts a fetch. Does not block. The fetch may have ended when this call returns.
   void begin(fetch& what) noexcept;
@@ -85,6 +87,7 @@ class network final : public line_owner {
   explicit network(const network_settings& with);
   result<std::shared_ptr<sys::web_door>> door();
   // --- called with lock_ held
+  [[nodiscard]] std::size_t in_flight() const noexcept;
   void queue(fetch& what, bool first) noexcept;
   void feed_idle(origin& of) noexcept;
   fetch* take(line& one) noexcept;

@@ -1,0 +1,129 @@
+"""penstock.quiesce(): what is left in the process, for each way of using Penstock; what it refuses; and CRIU, where it works."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import pipe
+
+from . import quiesced_states
+from .range_server import Gate, serving
+
+SCRIPT = quiesced_states.__file__
+ROUNDS = 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, pattern: Callable[[int], bytes]) -> Path:
+    made = tmp_path_factory.mktemp("quiesce")
+    (made / "data").write_bytes(pattern(quiesced_states.NBYTES))
+    return made
+
+
+def start(*arguments: object, **how: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, SCRIPT, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
+
+
+@pytest.mark.parametrize("state", quiesced_states.STATES)
+def test_nothing_is_left_that_cannot_be_frozen_and_the_bytes_are_equal_afterwards(folder: Path, state: str) -> None:
+    with serving(folder) as (url, _):
+        child = start(state, folder, ROUNDS, f"{url}/data")
+        out, errors = child.communicate(timeout=100)
+    assert out == "done\n", errors
+
+
+def test_a_listener_and_a_pipe_are_named_until_they_are_closed(tmp_path: Path) -> None:
+    with pipe.listen(f"unix:{tmp_path}/door") as listener:
+        with pytest.raises(penstock.Error, match=f"close the listener at unix:{tmp_path}/door first"):
+            penstock.quiesce()
+        with pipe.connect(listener.url), listener.accept().result(), pytest.raises(penstock.Error, match=f"the pipe to unix:{tmp_path}/door"):
+            penstock.quiesce()
+    penstock.quiesce()
+
+
+def test_a_request_that_does_not_end_is_named(folder: Path) -> None:
+    gate = Gate()
+    with serving(folder, gate) as (url, _), penstock.open(f"{url}/data") as file:
+        future = file.pread(bytearray(1000), 5)
+        gate.reached.wait()
+        with pytest.raises(penstock.TimedOut, match=f"still in flight: read 1000 at 5 of {url}/data"):
+            penstock.quiesce(timeout=0.001)
+        gate.open()
+        assert future.result() == 1000
+        penstock.quiesce()
+
+
+def test_calls_on_other_threads_wait_or_complete(folder: Path) -> None:
+    data = (folder / "data").read_bytes()[:5000]
+    stop = threading.Event()
+    problems: list[BaseException] = []
+
+    def repeat(call: Callable[[], Any]) -> None:
+        try:
+            while not stop.is_set():
+                assert bytes(call()) == data
+        except BaseException as problem:
+            problems.append(problem)
+
+    with penstock.open(folder / "data") as file:
+        target, later = bytearray(5000), bytearray(5000)
+        threads = [
+            threading.Thread(target=repeat, args=(call,))
+            for call in (lambda: (file.read_into(target), target)[1], lambda: (file.pread(later).result(), later)[1])
+        ]
+        for thread in threads:
+            thread.start()
+        for _ in range(ROUNDS):
+            penstock.quiesce()
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert problems == []
+
+
+@pytest.mark.parametrize("timeout", [-1.0, 0])
+def test_a_deadline_in_the_past_is_enough_for_an_idle_process(timeout: float) -> None:
+    penstock.quiesce(timeout)
+
+
+def why_no_criu() -> str:
+    if shutil.which("criu") is None:
+        return "criu is not installed"
+    checked = subprocess.run(["criu", "check"], capture_output=True, text=True)
+    return "" if checked.returncode == 0 else f"criu check: {checked.stderr.strip().splitlines()[-1]}"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Iterator[Path]:
+    if why := why_no_criu():
+        pytest.skip(why)
+    yield tmp_path
+
+
+@pytest.mark.parametrize("state", ["file", "cached", "rings", "pinned", "stream", "futures", "read ahead", "store"])
+def test_criu_dumps_and_restores_a_process(folder: Path, images: Path, state: str) -> None:
+    with open(images / "out", "w") as out:
+        child = subprocess.Popen([sys.executable, SCRIPT, "--freeze", state, folder, "1"], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+        stopped = os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert stopped is not None and stopped.si_code == os.CLD_STOPPED
+    how = ["--images-dir", images, "--shell-job", "--file-locks", "-v1"]
+    subprocess.run(["criu", "dump", "--tree", str(child.pid), *how], check=True)
+    assert child.wait() == -signal.SIGKILL
+    subprocess.run(["criu", "restore", "--restore-detached", *how], check=True)
+    ended = os.pidfd_open(child.pid)
+    os.kill(child.pid, signal.SIGCONT)
+    select.select([ended], [], [])
+    os.close(ended)
+    assert (images / "out").read_text() == "quiesced\ndone\n"

@@ -1,0 +1,233 @@
+// quiesce(): what is left of the library in the process, and what calls on other threads do meanwhile.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/engine_core.hpp"
+#include "penstock/kv.hpp"
+#include "penstock/pipe.hpp"
+#include "penstock/quiesce.hpp"
+#include "support/engines.hpp"
+#include "support/gated_kernel.hpp"
+#include "support/stored_file.hpp"
+#include "support/temp_dir.hpp"
+
+namespace penstock::testing {
+namespace {
+
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+constexpr std::size_t file_bytes = std::size_t{2} << 20;
+constexpr int rounds = 20;
+
+std::vector<std::string> left_over_now() {
+  std::vector<std::string> found;
+  for (const auto& each : fs::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(each.path() / "comm"), name);
+    if (name.starts_with("penstock-")) found.push_back(name);
+  }
+  for (const auto& each : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    const auto link = fs::read_symlink(each.path(), closed).string();
+    if (link.starts_with("anon_inode:[io_uring]") || link.starts_with("socket:")) found.push_back(link);
+  }
+  return found;
+}
+
+// A thread that was joined may still be listed for a moment.
+std::vector<std::string> left_over() {
+  auto found = left_over_now();
+  for (int looks = 0; looks < 1000 && !found.empty(); ++looks) {
+    std::this_thread::sleep_for(1ms);
+    found = left_over_now();
+  }
+  return found;
+}
+
+struct quiesce_test : ::testing::Test {
+  temp_dir dir = temp_dir::on_build_disk();
+  std::vector<std::byte> content = pattern::make(file_bytes, 7);
+  std::string name = dir.file("data");
+  quiesce_test() { store_file(name, content); }
+};
+
+TEST_F(quiesce_test, leaves_no_thread_and_no_ring_and_the_next_read_gets_the_same_bytes) {
+  const auto with = made_engine(without_cuda());
+  const auto file = opened_file(with, name, {.cache = cache_use::bypass});
+  const auto memory = with.allocate("host:0", file_bytes);
+  ASSERT_TRUE(memory.ok());
+  const auto* const seen = static_cast<const std::byte*>(*with.cpu_address(memory->data(), file_bytes));
+  for (int i = 0; i < rounds; ++i) {
+    EXPECT_TRUE(file.read(memory->data(), file_bytes, 0).ok());
+    EXPECT_TRUE(std::equal(content.begin(), content.end(), seen));
+    EXPECT_NE(left_over_now(), std::vector<std::string>());
+    ASSERT_EQ(quiesce().message(), "");
+    EXPECT_EQ(left_over(), std::vector<std::string>());
+    EXPECT_EQ(with.stats().pinned_bytes, 0);
+  }
+}
+
+TEST_F(quiesce_test, calls_on_other_threads_wait_or_complete) {
+  const auto with = made_engine(without_cuda());
+  const auto file = opened_file(with, name, {.read = true, .write = true, .cache = cache_use::bypass});
+  auto stored = kv::store::open(with, dir.file("store"), {.capacity_bytes = file_bytes});
+  ASSERT_TRUE(stored.ok());
+  std::atomic<bool> stop{false};
+  const auto repeat = [&](auto call) {
+    return std::thread([&stop, call] {
+      while (!stop.load()) call();
+    });
+  };
+  std::vector<std::thread> busy;
+  busy.push_back(repeat([&] {
+    std::vector<std::byte> into(8192);
+    EXPECT_TRUE(file.read(into.data(), into.size(), 0).ok());
+  }));
+  busy.push_back(repeat([&] {
+    const auto memory = with.allocate("host:0", file_bytes);
+    EXPECT_TRUE(file.read(memory->data(), file_bytes, 0).ok());
+  }));
+  busy.push_back(repeat([&] {  // a callback that starts another request
+    std::array<std::byte, 4096> into{};
+    std::promise<void> second;
+    auto first = file.read_async(into.data(), into.size(), 0, {}, [&](const io_result&) {
+      file.read_async(into.data(), into.size(), 4096, {},
+                      [&](const io_result& ended) {
+                        EXPECT_TRUE(ended.ok());
+                        second.set_value();
+                      })
+          .wait();
+    });
+    EXPECT_TRUE(first.wait().ok());
+    second.get_future().wait();
+  }));
+  busy.push_back(repeat([&] {
+    std::vector<std::byte> value(5000, std::byte{3});
+    const std::array<kv::memory_piece, 1> piece{{{value.data(), value.size()}}};
+    EXPECT_EQ(stored->put_async({{"key", piece}}).wait().front().ended, kv::outcome::done);
+    EXPECT_EQ(stored->get({{"key", piece}}).front().ended, kv::outcome::done);
+  }));
+  for (int i = 0; i < rounds; ++i) EXPECT_EQ(quiesce().message(), "");
+  stop.store(true);
+  for (auto& each : busy) each.join();
+}
+
+TEST_F(quiesce_test, two_threads_may_call_it_at_once) {
+  const auto with = made_engine(without_cuda());
+  std::thread other([] {
+    for (int i = 0; i < rounds; ++i) EXPECT_EQ(quiesce().message(), "");
+  });
+  for (int i = 0; i < rounds; ++i) EXPECT_EQ(quiesce().message(), "");
+  other.join();
+}
+
+TEST_F(quiesce_test, a_thread_that_waits_with_a_lock_that_a_callback_needs_goes_on) {
+  const auto with = made_engine(without_cuda());
+  const auto file = opened_file(with, name);
+  std::mutex lock;
+  std::array<std::byte, 4096> into{};
+  std::promise<void> calls_back;
+  std::unique_lock held(lock);
+  auto first = file.read_async(into.data(), into.size(), 0, {}, [&](const io_result&) {
+    calls_back.set_value();
+    const std::lock_guard guard(lock);
+  });
+  calls_back.get_future().wait();
+  std::thread other([] { EXPECT_EQ(quiesce().message(), ""); });
+  for (int i = 0; i < 2000; ++i) EXPECT_TRUE(file.read(into.data(), into.size(), 0).ok());
+  held.unlock();
+  other.join();
+  EXPECT_TRUE(first.wait().ok());
+}
+
+TEST_F(quiesce_test, a_deadline_names_the_request_that_is_in_flight) {
+  gate before;
+  auto with = core::make_engine(without_cuda(), {std::make_shared<gated_kernel>(before), nullptr, device::make_host_driver()});
+  ASSERT_TRUE(with.ok()) << with.error().message();
+  const auto file = opened_file(*with, name);
+  std::array<std::byte, 4096> memory{};
+  before.shut({4096});
+  std::thread reader([&] { EXPECT_TRUE(file.read(memory.data(), memory.size(), 4096).ok()); });
+  before.await(1);
+  const auto late = quiesce(1ms);
+  EXPECT_EQ(late.code(), errc::timed_out);
+  EXPECT_EQ(late.message(), "quiesce: still in flight: read 4096 at 4096 of " + name);
+  std::array<std::byte, 4096> other{};
+  EXPECT_TRUE(file.read(other.data(), other.size(), 0).ok());  // everything remains usable
+  before.open();
+  reader.join();
+  EXPECT_EQ(quiesce().message(), "");
+}
+
+TEST_F(quiesce_test, a_callback_may_not_call_it) {
+  const auto with = made_engine(without_cuda());
+  const auto file = opened_file(with, name);
+  std::array<std::byte, 4096> into{};
+  status seen;
+  EXPECT_TRUE(file.read_async(into.data(), into.size(), 0, {}, [&](const io_result&) { seen = quiesce(); }).wait().ok());
+  EXPECT_EQ(seen.code(), errc::invalid_argument);
+}
+
+TEST_F(quiesce_test, an_open_pipe_or_listener_is_named_until_it_is_closed) {
+  const auto with = made_engine(without_cuda());
+  const auto context = pipe_context::create(with, {});
+  ASSERT_TRUE(context.ok()) << context.error().message();
+  auto listener = context->listen("unix:" + dir.file("door"));
+  ASSERT_TRUE(listener.ok()) << listener.error().message();
+  auto refused = quiesce();
+  EXPECT_EQ(refused.code(), errc::unsupported);
+  EXPECT_NE(refused.message().find("the listener at " + listener->url()), std::string_view::npos) << refused.message();
+  auto client = context->connect(listener->url());
+  ASSERT_TRUE(client.ok()) << client.error().message();
+  pipe accepted;
+  EXPECT_TRUE(listener->accept(accepted).wait().ok());
+  *listener = pipe_listener();
+  refused = quiesce();
+  EXPECT_NE(refused.message().find("pipe to " + ("unix:" + dir.file("door"))), std::string_view::npos) << refused.message();
+  EXPECT_NE(refused.message().find("pipe from process"), std::string_view::npos) << refused.message();
+  client->close();
+  accepted.close();
+  EXPECT_EQ(quiesce().message(), "");
+  EXPECT_EQ(left_over(), std::vector<std::string>());
+  EXPECT_TRUE(context->listen("unix:" + dir.file("door")).ok());
+}
+
+TEST_F(quiesce_test, a_forked_child_does_not_wait_for_calls_of_its_parent) {
+  gate before;
+  auto with = core::make_engine(without_cuda(), {std::make_shared<gated_kernel>(before), nullptr, device::make_host_driver()});
+  ASSERT_TRUE(with.ok()) << with.error().message();
+  const auto file = opened_file(*with, name);
+  std::array<std::byte, 4096> memory{};
+  before.shut({4096});
+  std::thread reader([&] { EXPECT_TRUE(file.read(memory.data(), memory.size(), 4096).ok()); });
+  before.await(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    bool right = quiesce().ok();
+    const auto own = made_engine(without_cuda());
+    std::array<std::byte, 4096> into{};
+    right = right && opened_file(own, name).read(into.data(), into.size(), 0).ok() && quiesce().ok();
+    _exit(right ? 0 : 1);
+  }
+  int outcome = -1;
+  EXPECT_EQ(waitpid(child, &outcome, 0), child);
+  EXPECT_EQ(outcome, 0);
+  before.open();
+  reader.join();
+}
+
+}  // namespace
+}  // namespace penstock::testing
