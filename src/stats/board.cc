@@ -81,6 +81,16 @@ void add_to_ended(board_layout::engine_section& to, const board_layout::engine_s
   if (const auto lanes = from.usage.lanes.load(relaxed); lanes > 0) to.usage.lanes.store(lanes, relaxed);
 }
 
+// Copies whole words, which other threads may be counting in.
+void copy_counters(std::byte* to, std::byte* from, std::size_t bytes) noexcept {
+  using word = std::uint64_t;
+  for (std::size_t at = 0; at + sizeof(word) <= bytes; at += sizeof(word)) {
+    const auto value = std::atomic_ref(*reinterpret_cast<word*>(from + at)).load(relaxed);
+    std::memcpy(to + at, &value, sizeof value);
+  }
+}
+static_assert(sizeof(board_layout::page) % sizeof(std::uint64_t) == 0);
+
 }  // namespace
 
 std::size_t device_index(bool known, bool on_device, bool emulated, int ordinal) noexcept {
@@ -179,7 +189,7 @@ void board::rest() noexcept {
     auto* const own = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (own == MAP_FAILED) return;
     ended = end_answering();
-    std::memcpy(own, memory_.data(), size);
+    copy_counters(static_cast<std::byte*>(own), memory_.data(), size);
     is_resting_ = mremap(own, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, memory_.data()) != MAP_FAILED;
     if (is_resting_) {
       folder_->remove();
@@ -200,7 +210,7 @@ void board::wake() noexcept {
       if (!made) return made.error();
       if (const auto self = sys::identify_own_process(); self) page_->head.start_ticks = self->start_ticks;  // new after a restore
       const auto size = memory_.size();
-      std::memcpy(made->data(), memory_.data(), size);
+      copy_counters(made->data(), memory_.data(), size);
       if (mremap(made->data(), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, memory_.data()) != MAP_FAILED)
         (void)new (&*made) sys::shared_region;  // it is part of memory_ now
       return folder_->publish(std::as_bytes(std::span(&page_->head, 1)));
