@@ -10,7 +10,7 @@ import ast
 import sys
 from pathlib import Path
 
-LIMITS = {"lines of python/penstock": 32_192, "lines of src": 88_684, "public Python names": 391}
+LIMITS = {"lines of python/penstock": 32_341, "lines of src": 88_684, "public Python names": 391}
 
 
 def lines_of(folder: Path, *patterns: str) -> int:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import atexit as _atexit
 import copyreg as _copyreg
+import time as _time
 import weakref as _weakref
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from ._core import interpreter as _interpreter  # noqa: F401  # first, because it may reject the interpreter
-from . import _native
+from . import _core, _native
 from ._core.errors import (
     BufferError,
     Cancelled,
@@ -238,3 +239,4 @@ def __dir__() -> list[str]:
 
 # Stops running requests before Python exits, because they hold references to Python objects.
 _atexit.register(_native._finish)
+_core.package_seconds += _time.perf_counter()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,67 @@ print([name for name in {UNUSED} if "penstock." + name in sys.modules])
 """
     told = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60)
     assert told.stdout == "[]\n", told.stderr
+
+
+def test_importing_the_functions_for_torch_imports_few_modules() -> None:
+    program = """
+import sys, types
+torch = sys.modules["torch"] = types.ModuleType("torch")
+torch.Tensor = object
+from penstock.safetensors.torch import load_file
+print(*sorted(name for name in sys.modules if name.startswith("penstock.")))
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    core = [f"penstock._core{name}" for name in ("", ".errors", ".first_load", ".forks", ".futures", ".interpreter", ".lazy")]
+    assert told.stdout.split() == [*core, "penstock._native", "penstock.safetensors", "penstock.safetensors.torch"], told.stderr
+
+
+STEPS = re.compile(
+    r"penstock: first load: imports [\d.]+ ms; after the call: engine ([\d.]+) ms, header ([\d.]+) ms, first bytes ([\d.]+) ms, everything ([\d.]+) ms\n"
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", "host:0"])
+def test_the_summary_has_the_steps_of_the_first_load_only(device: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"a": np.arange(1 << 18)}, path)
+    program = """
+import sys
+from penstock.safetensors import load_file
+for _ in range(2):
+    load_file(sys.argv[1], device=sys.argv[2])
+"""
+    environment = os.environ | {"PENSTOCK_LOG": "summary"}
+    told = subprocess.run([sys.executable, "-c", program, str(path), device], capture_output=True, text=True, timeout=60, env=environment)
+    steps = STEPS.findall(told.stderr)
+    assert len(steps) == 1, told.stderr
+    assert list(map(float, steps[0])) == sorted(map(float, steps[0]))
+
+
+FAILED_LOADS = {
+    "a missing file": "absent.safetensors",
+    "a folder without a model": "",
+    "a file of other bytes": "other.safetensors",
+}
+
+
+@pytest.mark.parametrize("what", FAILED_LOADS)
+def test_a_first_load_that_fails_leaves_no_file_open(what: str, tmp_path: Path) -> None:
+    (tmp_path / "other.safetensors").write_bytes(bytes(100))
+    if not FAILED_LOADS[what]:
+        (tmp_path / "other.safetensors").unlink()
+    program = """
+import os, sys, penstock
+from penstock.safetensors import load_file
+try:
+    load_file(sys.argv[1], device="host:0")
+except penstock.Error as problem:
+    print(type(problem).__name__)
+print([path for path in map(os.path.realpath, (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))) if path.startswith(sys.argv[2])])
+"""
+    path = str(tmp_path / FAILED_LOADS[what])
+    told = subprocess.run([sys.executable, "-c", program, path, os.path.realpath(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert told.stdout.splitlines()[1:] == ["[]"], told.stdout + told.stderr
 
 
 def test_loading_plain_bytes_imports_nothing_for_archives(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
-import re
 import sys
 from typing import Any
 
@@ -40,7 +39,9 @@ def device_name(device: Place, argument: str = "device") -> str:
     if isinstance(device, str):
         if device == "cuda":
             return f"cuda:{_current_gpu()}"
-        return f"cuda:{int(device[5:])}" if re.fullmatch(r"cuda:[0-9]{1,9}", device) else _words_of_host.get(device, device)
+        prefix, _, number = device.partition(":")
+        is_gpu_number = prefix == "cuda" and len(number) < 10 and number.isascii() and number.isdigit()
+        return f"cuda:{int(number)}" if is_gpu_number else _words_of_host.get(device, device)
     number = device.id if is_cupy_device(device) else device
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise TypeError(f"{argument} must be a str, an int, a torch.device or a CuPy Device, not {type(device).__name__}")

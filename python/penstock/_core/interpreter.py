@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 
 def _interpreters() -> Any:
-    """Returns the module, or None before Python 3.13."""
+    """Returns the module, or None if Python lacks it."""
+    if sys.version_info < (3, 13):  # a search for it would take as long as an import
+        return None
     try:
         return importlib.import_module("_interpreters")
     except ImportError:

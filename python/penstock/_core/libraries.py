@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from .devices import Place, device_name, is_cupy_device, is_gpu, is_torch_device, known_device
 from .errors import Error, InvalidArgument
 
-__all__ = ["LIBRARIES", "Choice", "Known", "choose_library"]
+__all__ = ["LIBRARIES", "Known", "choose_library"]
 
 
-class Known(NamedTuple):
-    """What is known about a library that may not be installed."""
+class Known:
+    """What is known about a library that may not be installed. `words`: values of framework=."""
 
-    words: tuple[str, ...]  # values of framework=
-    on_host: bool
-    on_gpus: bool
+    __slots__ = ("on_gpus", "on_host", "words")
+
+    def __init__(self, words: tuple[str, ...], *, on_host: bool, on_gpus: bool) -> None:
+        self.words, self.on_host, self.on_gpus = words, on_host, on_gpus
 
 
 # By the name for `import`. The adapter of a library is in _core/arrays/of_NAME.py; a new library is such a module, and a line here.
@@ -29,15 +30,9 @@ LIBRARIES = {
 }
 
 
-class Choice(NamedTuple):
-    """A choice. `library`: "torch", "numpy", "cupy" or "penstock" (DeviceBuffers, which are plain bytes). `device`: "host", "host:0" or "cuda:N"."""
-
-    library: str
-    device: str
-
-
-def choose_library(device: Place = None, framework: str | None = None, error: type[Error] = InvalidArgument) -> Choice:
-    """Returns the library and the device of a result. Does not import PyTorch or NumPy.
+def choose_library(device: Place = None, framework: str | None = None, error: type[Error] = InvalidArgument) -> tuple[str, str]:
+    """Returns the library of a result ("torch", "numpy", "cupy" or "penstock": DeviceBuffers, which are plain bytes) and its device ("host",
+    "host:0" or "cuda:N"). Does not import PyTorch or NumPy.
 
     The first rule that applies decides:
 
@@ -62,7 +57,7 @@ def choose_library(device: Place = None, framework: str | None = None, error: ty
     known = LIBRARIES[library]
     if not (known.on_gpus if on_gpu else known.on_host):
         raise error(f"Device {device} is not supported for framework {library}", code="invalid_argument")
-    return Choice(library, known_device(name))
+    return library, known_device(name)
 
 
 def _named(device: Place, framework: Any, error: type[Error]) -> str | None:

@@ -209,7 +209,7 @@ def _library_for(device: Any) -> Library | None:
     """Returns the library that creates arrays on a GPU; None for DeviceBuffers."""
     from .arrays import library_named
 
-    library = choose_library(device).library
+    library = choose_library(device)[0]
     return None if library == "penstock" else library_named(library)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Iterable
 from typing import Any
@@ -30,6 +29,8 @@ def of_file(filename: str, problem: str, kind: type[SafetensorError] = Safetenso
 
 def meant(missing: Iterable[str], there: Iterable[str]) -> str:
     """Returns ": did you mean ...?" with names that are similar to the missing ones, or "" if no name is similar."""
+    import difflib  # only for this error
+
     names = list(there)
     close = [found for each in itertools.islice(missing, 3) for found in difflib.get_close_matches(each, _alike(each, names), 1, 0.8)]
     return f": did you mean {' and '.join(dict.fromkeys(close))}?" if close else ""

@@ -6,18 +6,21 @@ import itertools
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._core.arrays.library import SURE_DIMENSIONS, Arena, View
 from .._core.errors import InvalidArgument
+from .._core.first_load import first_load
 from .._core.packing import ALIGNMENT, aligned, packed
 from .device_map import DeviceMap, Places
 from .errors import SafetensorError, listed, meant
 from .frameworks import Framework
 from .reads import Links, Ranges, Reads, check_bytes
-from .slices import Part, part_of, picks_of, shard_of
 from .sources import Paths, Source, Sources, StorageOptions, check_names
 from .types import BITS
+
+if TYPE_CHECKING:
+    from .slices import Part
 
 __all__ = ["Layout", "Slices", "check_backend", "check_type", "check_wanted", "load_file", "part_wanted", "read_tensors"]
 
@@ -67,10 +70,12 @@ def load_file(
     - `InvalidArgument`: a slice does not fit its tensor.
     - `penstock.Error`: reading failed, for example `FileNotFoundError` or `ShortRead`.
     """
-    places = Places(framework, device, device_map)
-    most_bytes = check_bytes("max_host_bytes", max_host_bytes)
-    with Sources(filename, places.devices(), storage_options) as sources:
-        return read_tensors(sources, places, slices, check_names(names), links, most_bytes)
+    with first_load.of(filename, device):
+        places = Places(framework, device, device_map)
+        most_bytes = check_bytes("max_host_bytes", max_host_bytes)
+        with Sources(filename, places.devices(), storage_options) as sources:
+            first_load.mark("header")
+            return read_tensors(sources, places, slices, check_names(names), links, most_bytes)
 
 
 def read_tensors(
@@ -98,6 +103,7 @@ def read_tensors(
         found = dict.fromkeys(name for each in files for name in each.header.names if names is None or name in names)
     reads = Reads(links, most_bytes)
     try:
+        first_load.reads_begin()
         arenas = [(each, each.started(reads)) for each in layouts.every.values()]
         for layout, arena in arenas:  # while the reads run
             arena.views(layout.rows(), found)
@@ -297,6 +303,8 @@ def part_wanted(
     source: Source, name: str, word: str, shape: tuple[int, ...], slices: Slices, exact: bool
 ) -> Part | None:
     """Returns the part that slices requests, or None for the whole tensor. Raises InvalidArgument if the tensor has no such part."""
+    from .slices import part_of, picks_of, shard_of  # only for slices
+
     asked = slices.get(name) if isinstance(slices, Mapping) else slices(name, shape)
     if asked is None:
         return None
@@ -318,3 +326,6 @@ def part_wanted(
 def check_backend(backend: str) -> None:
     if backend not in ("mmap", "pread"):
         raise SafetensorError(f"backend {backend} is invalid: it must be mmap or pread, which have the same effect", code="invalid_argument")
+
+
+first_load.imports_end()

@@ -7,14 +7,16 @@ import itertools
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import _native
 from .._core.errors import Error, InvalidArgument, ShortRead
 from .._core.futures import FIRST_EXCEPTION, wait
 from .errors import listed
-from .slices import Part
-from .sources import Source
+
+if TYPE_CHECKING:
+    from .slices import Part
+    from .sources import Source
 
 __all__ = ["Flow", "Links", "Ranges", "Reads", "Request", "check_bytes", "read_now"]
 
@@ -88,13 +90,13 @@ def check_bytes(what: str, nbytes: Any, least: int = _LEAST_UNDER_WAY) -> int | 
     return nbytes
 
 
-class Request(NamedTuple):
+class Request:
     """One batch in flight."""
 
-    future: _native.Future[list[int]]
-    source: Source
-    offsets: Sequence[int]
-    sizes: Sequence[int]
+    __slots__ = ("future", "offsets", "sizes", "source")
+
+    def __init__(self, future: _native.Future[list[int]], source: Source, offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        self.future, self.source, self.offsets, self.sizes = future, source, offsets, sizes
 
     def check(self) -> None:
         """Waits for the request, and raises its error."""

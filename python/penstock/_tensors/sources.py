@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import Error, InvalidArgument, NotFound
+from .._core.first_load import first_load
 from .errors import SafetensorError, meant, of_file
 from .header import Header, read_header
 
@@ -198,7 +199,8 @@ def _opened(names: list[str], devices: Iterable[str], storage_options: StorageOp
     some_far = any(map(_native.is_url, names))
 
     def open_one(name: str) -> Source:
-        return Source(name, devices, storage_options=storage_options if _native.is_url(name) or not some_far else None)
+        options = storage_options if _native.is_url(name) or not some_far else None
+        return Source(name, devices, storage_options=options, file=first_load.take(name) if options is None else None)
 
     if not some_far:
         return map(open_one, names)

@@ -21,15 +21,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._core.lazy import importable, lazily
-from .._tensors.errors import Mismatch, SafetensorError
-from .._tensors.load_file import load_file
 
 _submodules = {"cupy": "cupy", "numpy": "numpy", "original": "safetensors", "torch": "torch"}
 
 if TYPE_CHECKING:
     from .._patch.replacements import Explanation
     from .._patch.safetensors_library import explain, install, uninstall
+    from .._tensors.errors import Mismatch, SafetensorError
     from .._tensors.into import LoadResult, load_into
+    from .._tensors.load_file import load_file
     from .._tensors.prefetch import PrefetchLoader, PrefetchPlan, TensorMeta
     from .._tensors.ranks import load_rank
     from .._tensors.safe_open import Slice, safe_open
@@ -48,7 +48,9 @@ else:
         {
             ".._patch.replacements": ("Explanation",),
             ".._patch.safetensors_library": ("explain", "install", "uninstall"),
+            ".._tensors.errors": ("Mismatch", "SafetensorError"),
             ".._tensors.into": ("LoadResult", "load_into"),
+            ".._tensors.load_file": ("load_file",),
             ".._tensors.prefetch": ("PrefetchLoader", "PrefetchPlan", "TensorMeta"),
             ".._tensors.ranks": ("load_rank",),
             ".._tensors.safe_open": ("Slice", "safe_open"),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._core.first_load import first_load
 from .._core.lazy import lazily
-from .._tensors.frameworks import framework_on
-from .._tensors.load_file import Slices, check_backend
-from .._tensors.load_file import load_file as _load_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .._tensors.device_map import DeviceMap
+    from .._tensors.load_file import Slices
     from .._tensors.reads import Links
     from .._tensors.safe_open import safe_open
     from .._tensors.sources import Paths, StorageOptions
@@ -63,22 +63,27 @@ def load_file(
     storage_options: StorageOptions | None = None,
 ) -> dict[str, torch.Tensor]:
     """Loads a file's tensors as PyTorch tensors. See `penstock.safetensors.load_file()`. `backend` has no effect."""
-    check_backend(backend)
-    return _load_file(
-        filename,
-        device,
-        "pt",
-        device_map=device_map,
-        slices=slices,
-        names=names,
-        links=links,
-        max_host_bytes=max_host_bytes,
-        storage_options=storage_options,
-    )
+    with first_load.of(filename, device):
+        from .._tensors.load_file import check_backend
+        from .._tensors.load_file import load_file as load
+
+        check_backend(backend)
+        return load(
+            filename,
+            device,
+            "pt",
+            device_map=device_map,
+            slices=slices,
+            names=names,
+            links=links,
+            max_host_bytes=max_host_bytes,
+            storage_options=storage_options,
+        )
 
 
 def load(data: bytes) -> dict[str, torch.Tensor]:
     """Returns the tensors in a file's content, on the host. Raises SafetensorError for damaged content."""
+    from .._tensors.frameworks import framework_on
     from ._from_bytes import loaded
 
     return loaded(data, framework_on("pt", None))
@@ -96,3 +101,6 @@ def storage_size(tensor: torch.Tensor) -> int:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+first_load.imports_end()

@@ -1,0 +1,118 @@
+"""The first load of a process: prepares the GPU while Python imports what the load needs. With PENSTOCK_LOG=summary, prints where its time went."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from .. import _native
+from . import package_seconds
+
+__all__ = ["FirstLoad", "first_load"]
+
+_POLL_SECONDS = 0.0002
+
+
+class FirstLoad:
+    """A context manager around loads. Does nothing for those after the first, and for a load that another one contains."""
+
+    def __init__(self) -> None:
+        self._import_began, self._import_seconds = time.perf_counter(), 0.0
+        self._thread: int | None = None  # of the first load while it runs
+        self._depth = 0
+        self._done = False
+        self._file: _native.File | None = None
+        self._began = 0.0
+        self._steps: list[tuple[str, float]] = []
+        self._is_logged = os.environ.get("PENSTOCK_LOG") == "summary"
+        self._bytes_before = 0
+        self._watcher: threading.Thread | None = None
+
+    def imports_end(self) -> None:
+        """Ends the time that the package and the submodule that loads took to import. Only the first such submodule counts."""
+        self._import_seconds = self._import_seconds or package_seconds + time.perf_counter() - self._import_began
+
+    def of(self, filename: Any, device: Any) -> FirstLoad:
+        """Starts the first load: if the target is a GPU, opens the file, whose threads then pin memory and create streams."""
+        if self._done or self._thread is not None:
+            return self
+        self._thread = threading.get_ident()
+        self._began = time.perf_counter()
+        is_on_gpu = not (device is None or isinstance(device, str) and device in ("cpu", "cpu:0", "host") or getattr(device, "type", "") == "cpu")
+        if is_on_gpu and isinstance(filename, (str, os.PathLike)) and not _native.is_url(filename):
+            try:
+                self._file = _native.open(os.fspath(filename))
+                self._file.prepare(device)
+            except Exception:  # not a single file, or a mistake that the load itself reports
+                self._close()
+        self.mark("engine")
+        return self
+
+    def __enter__(self) -> None:
+        if self._thread == threading.get_ident():
+            self._depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+        if self._thread != threading.get_ident():
+            return
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self._thread, self._done = None, True
+        self._close()
+        if self._watcher is not None:
+            self._watcher.join()
+        if kind is None and self._is_logged:
+            self._print(time.perf_counter() - self._began)
+
+    def mark(self, step: str) -> None:
+        """Records that a step of the first load has ended."""
+        if self._is_logged and self._thread == threading.get_ident():
+            self._steps.append((step, time.perf_counter() - self._began))
+
+    def reads_begin(self) -> None:
+        """Records when the first bytes arrive from now on."""
+        if self._is_logged and self._thread == threading.get_ident() and self._watcher is None:
+            self._bytes_before = _bytes_read()
+            self._watcher = threading.Thread(target=self._watch, name="penstock-first", daemon=True)
+            self._watcher.start()
+
+    def _watch(self) -> None:
+        is_over = False
+        while _bytes_read() == self._bytes_before:
+            if is_over:  # nothing was read
+                return
+            is_over = self._thread is None
+            time.sleep(_POLL_SECONDS)
+        self._steps.append(("first bytes", time.perf_counter() - self._began))
+
+    def take(self, name: str) -> _native.File | None:
+        """Returns the open file of this name, once. The caller closes it."""
+        if self._file is None or self._thread != threading.get_ident() or self._file.name != name:
+            return None
+        file, self._file = self._file, None
+        return file
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _print(self, seconds: float) -> None:
+        steps = "".join(f"{step} {at * 1e3:.1f} ms, " for step, at in self._steps)
+        text = f"penstock: first load: imports {self._import_seconds * 1e3:.1f} ms; after the call: {steps}everything {seconds * 1e3:.1f} ms\n"
+        try:
+            sys.stderr.write(text)
+        except (AttributeError, OSError, ValueError):  # stderr is closed
+            pass
+
+
+def _bytes_read() -> int:
+    return sum(each["bytes"] for each in _native.stats()["paths"].values())
+
+
+first_load = FirstLoad()
