@@ -16,4 +16,5 @@
 #include "penstock/status.hpp"            // IWYU pragma: export
 #include "penstock/tensors.hpp"           // IWYU pragma: export
 #include "penstock/torch_checkpoint.hpp"  // IWYU pragma: export
+#include "penstock/tree.hpp"              // IWYU pragma: export
 #include "penstock/version.hpp"           // IWYU pragma: export

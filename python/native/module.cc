@@ -20,6 +20,7 @@
 #include "remote.hpp"
 #include "streams.hpp"
 #include "tensors.hpp"
+#include "trees.hpp"
 
 // Called by PyInit__native() below.
 NB_MODULE(_native_of_main, module) {
@@ -44,6 +45,7 @@ NB_MODULE(_native_of_main, module) {
   add_kv(module);
   add_plain_tensors(module);
   add_pending_files(module);
+  add_trees(module);
   check_arguments(module);
 }
 
