@@ -20,14 +20,13 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-constexpr unsigned first_threads_per_core = 2;
-constexpr unsigned least_first_threads = 4;
-constexpr unsigned most_first_threads = 16;
+constexpr unsigned first_threads = 16;  // for cached files on two cores, within 5% of two threads
 constexpr unsigned most_threads = 128;
 constexpr rlim_t descriptors_per_thread = 4;
 // The number is changed after at least this long, and once each thread has finished a step on average.
 constexpr std::chrono::milliseconds shortest_trial{10};
-constexpr double least_gain = 1.15;  // of twice as many threads
+constexpr double least_gain = 1.15;       // of twice as many threads
+constexpr unsigned most_idle_trials = 2;  // in a row without a gain, because one may be noise
 
 // Returns how often the calling thread has waited for the kernel or a lock.
 long waits_so_far() noexcept {
@@ -40,8 +39,7 @@ class crew {
   crew(unsigned most, const std::function<bool(bool)>& step) : most_(std::max(most, 1U)), step_(step) {}
 
   void run() {
-    const unsigned cores = std::max(std::thread::hardware_concurrency(), 1U);
-    add_threads(std::min(most_, std::clamp(cores * first_threads_per_core, least_first_threads, most_first_threads)));
+    add_threads(std::min(most_, first_threads));
     work(true);
     for (std::size_t i = 0;; ++i) {
       std::thread next;
@@ -84,7 +82,7 @@ class crew {
     }
   }
 
-  // Doubles the threads if most steps waited and the previous threads were a gain.
+  // Doubles the threads if most steps waited, until more threads are no gain.
   void end_trial() {
     const std::unique_lock guard(trial_, std::try_to_lock);
     const auto now = clock::now();
@@ -93,9 +91,9 @@ class crew {
     const double rate = static_cast<double>(steps) / std::chrono::duration<double>(now - began_).count();
     began_ = now;
     if (waits * 2 < steps) return;
-    const bool is_gain = rate_ == 0 || rate > rate_ * least_gain;
-    rate_ = rate;
-    if (!is_gain || count_ >= most_) {
+    idle_trials_ = rate > rate_ * least_gain ? 0 : idle_trials_ + 1;
+    rate_ = std::max(rate, rate_);
+    if (idle_trials_ == most_idle_trials || count_ >= most_) {
       settled_ = true;
     } else {
       add_threads(std::min(most_, count_ * 2));
@@ -107,9 +105,10 @@ class crew {
   std::atomic<std::size_t> steps_{0}, waits_{0};
   std::atomic<unsigned> count_{1};
   std::atomic<bool> settled_{false};  // the number does not change any more
-  std::mutex trial_;                  // guards the next two
+  std::mutex trial_;                  // guards the next three
   clock::time_point began_ = clock::now();
-  double rate_ = 0;  // steps per second of the previous trial
+  double rate_ = 0;  // the most steps per second of a trial
+  unsigned idle_trials_ = 0;
   std::mutex lock_;  // guards threads_
   std::vector<std::thread> threads_;
 };
