@@ -193,6 +193,22 @@ TEST(cp, many_small_files_are_copied_at_once_and_each_is_whole) {
   EXPECT_NE(ended.out.find("199 files"), std::string::npos) << ended.out;
 }
 
+TEST(cp, a_new_folder_gets_its_large_files_too) {
+  const scratch_directory directory;
+  const std::string from = directory.path() + "/from", to = directory.path() + "/to";
+  fs::create_directories(from + "/inner");
+  const std::string large(std::size_t{9} << 20, 'l'), just_large(std::size_t{4} << 20, 'j');
+  text_to(from + "/inner/large", large);
+  text_to(from + "/just_large", just_large);
+  for (int i = 0; i < 50; ++i) text_to(from + "/inner/" + std::to_string(i), std::string(static_cast<std::size_t>(i), 's'));
+  const ended_program ended = cp({"-r", from, to});
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_NE(ended.out.find("52 files"), std::string::npos) << ended.out;
+  EXPECT_EQ(text_in(to + "/inner/large"), large);
+  EXPECT_EQ(text_in(to + "/just_large"), just_large);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(text_in(to + "/inner/" + std::to_string(i)).size(), static_cast<std::size_t>(i));
+}
+
 TEST(cp, a_folder_is_not_copied_into_itself) {
   const scratch_directory directory;
   const std::string root = make_tree(directory);

@@ -4,9 +4,8 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
-#include <thread>
-#include <vector>
 
+#include "base/crew.hpp"
 #include "bench/machine.hpp"
 #include "cli/common/interrupt.hpp"
 
@@ -22,23 +21,19 @@ void run_at_once(std::size_t count, std::size_t threads, const std::function<voi
   std::atomic<std::size_t> next{0};
   std::mutex lock;
   std::exception_ptr failure;  // the first one; guarded by lock
-  const auto work = [&] {
+  const auto work = [&](bool /*is_caller*/) {
+    const auto i = next++;
+    if (i >= count || interrupted()) return false;
     try {
-      for (auto i = next++; i < count && !interrupted(); i = next++) step(i);
+      step(i);
     } catch (...) {
       next = count;
       const std::lock_guard guard(lock);
       if (!failure) failure = std::current_exception();
     }
+    return true;
   };
-  std::vector<std::thread> others;
-  others.reserve(std::min(threads, count));
-  try {
-    while (others.size() + 1 < std::min(threads, count)) others.emplace_back(work);
-  } catch (const std::exception&) {  // std::system_error or std::bad_alloc: continue with the threads that started
-  }
-  work();
-  for (std::thread& each : others) each.join();
+  run_in_crew(static_cast<unsigned>(std::min(threads, count)), work);
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -160,9 +160,9 @@ status copy_by_lanes(const engine& owner, int from_fd, int to_fd, const std::str
 }
 
 status copy_plainly(int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t size, std::uint64_t& copied) {
-  std::vector<std::byte> buffer(std::min(size, small_file));
+  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(std::min(size, small_file));
   return for_each_piece(from_fd, from, size, [&](std::uint64_t offset, std::uint64_t length) {
-    const auto bytes = std::span(buffer).first(length);
+    const auto bytes = std::span(buffer.get(), length);
     copied += length;
     status error = read_plainly(from_fd, from, offset, bytes);
     return error.ok() ? write_plainly(to_fd, to, offset, bytes) : error;
@@ -248,7 +248,7 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
   }
   if (error.ok()) error = has_size(from_fd, from, size);
   // A hole at the end is created by setting the size.
-  if (error.ok() && ::ftruncate(to_fd, static_cast<off_t>(out.bytes)) != 0)
+  if (error.ok() && out.copied < out.bytes && ::ftruncate(to_fd, static_cast<off_t>(out.bytes)) != 0)
     error = status::from_errno(errno, fmt::format("set the size of {}", to));
   return error;
 }
@@ -258,12 +258,12 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
 // Refuses copies that cp refuses, in addition to the checks in pending_file.
 status may_replace(const std::string& from, const std::string& to, const struct stat& source) {
   struct stat info {};
-  if (::stat(to.c_str(), &info) == 0) {
-    const bool same = info.st_dev == source.st_dev && info.st_ino == source.st_ino;
-    return same ? status(errc::invalid_argument, fmt::format("{} and {} are the same file", from, to)) : status();
-  }
-  const bool is_link = errno == ENOENT && ::lstat(to.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
-  return is_link ? status(errc::not_a_file, fmt::format("{} is a dangling symbolic link", to)) : status();
+  if (::lstat(to.c_str(), &info) != 0) return {};  // usually there is none
+  const bool is_link = S_ISLNK(info.st_mode);
+  if (is_link && ::stat(to.c_str(), &info) != 0)
+    return errno == ENOENT ? status(errc::not_a_file, fmt::format("{} is a dangling symbolic link", to)) : status();
+  const bool same = info.st_dev == source.st_dev && info.st_ino == source.st_ino;
+  return same ? status(errc::invalid_argument, fmt::format("{} and {} are the same file", from, to)) : status();
 }
 
 // Returns the mode, without set-user-ID and set-group-ID bits if owner or group differ from those of `like`.

@@ -13,6 +13,7 @@
 #include <optional>
 #include <set>
 
+#include "base/crew.hpp"
 #include "base/refused_call.hpp"
 #include "bench/meter.hpp"
 #include "cli/common/at_once.hpp"
@@ -156,13 +157,20 @@ class copier {
 
   void copy_one_file(const std::string& from, const std::string& to) {
     if (!may_make(from, to)) return;
-    note_copied(from, to, is_url(from) ? copy_object(owner_, {from, std::nullopt}, to, how_) : copy_file(owner_, from, to, how_));
+    const auto copied = is_url(from) ? copy_object(owner_, {from, std::nullopt}, to, how_) : copy_file(owner_, from, to, how_);
+    note_copied(from, to, copied, made_at(to));
   }
 
-  void note_copied(const std::string& from, const std::string& to, const result<copied_file>& copied) {
+  static std::optional<struct stat> made_at(const std::string& to) {
+    struct stat info {};
+    return ::stat(to.c_str(), &info) == 0 ? std::optional(info) : std::nullopt;
+  }
+
+  void note_copied(const std::string& from, const std::string& to, const result<copied_file>& copied,
+                   const std::optional<struct stat>& made) {
     if (!copied) return failed(copied.error());
     ++totals_.files;
-    if (struct stat info{}; ::stat(to.c_str(), &info) == 0) note_made(info);
+    if (made) note_made(*made);
     totals_.bytes += copied->bytes;
     totals_.copied += copied->copied;
     totals_.cloned += copied->cloned ? 1 : 0;
@@ -230,7 +238,7 @@ class copier {
       if (auto target = target_of(each, name, *tree)) copies.push_back({std::move(each), *std::move(target)});
     }
     cli::copy_objects(owner_, copies, *tree, how_, [this](const object_copy& each, const result<copied_file>& copied) {
-      note_copied(each.from.url, each.to.path, copied);
+      note_copied(each.from.url, each.to.path, copied, made_at(each.to.path));
       if (copied) sync_folder_of(each.to.path);
     });
   }
@@ -310,43 +318,53 @@ class copier {
     const std::uint64_t before = totals_.folders;
     if (status error = make_folder(from, to, info); !error.ok()) return failed(error);
     const bool is_new = totals_.folders > before;
-    std::vector<std::string> names;
-    std::error_code error;
+    std::vector<std::pair<std::string, bool>> names;  // and whether each is a file, according to the listing
+    std::error_code error, unknown;
     for (fs::directory_iterator each(from, error); !error && each != fs::directory_iterator(); each.increment(error))
-      names.push_back(each->path().filename().string());
+      names.emplace_back(each->path().filename().string(), !each->is_symlink(unknown) && each->is_regular_file(unknown));
     if (error) failed(status::from_errno(error.value(), fmt::format("list {}", from)));
     std::sort(names.begin(), names.end());
-    for (const std::string& name : names) {
+    for (const auto& [name, is_file] : names) {
       if (interrupted()) return;
-      copy_entry(from + "/" + name, to + "/" + name);
+      // A new folder is empty, so nothing has to be asked about such a file now: on a network file system, each question takes
+      // milliseconds.
+      is_file&& is_new&& wanted_.bytes_per_second == 0 ? copy_later(from + "/" + name, to + "/" + name)
+                                                       : copy_entry(from + "/" + name, to + "/" + name);
     }
     folders_.push_back({to, info, is_new});
   }
 
-  // Queues a file whose target does not exist yet. Such files are copied concurrently, because one small file cannot keep a disk busy.
+  // Queues a file whose target does not exist yet. Small ones are copied concurrently, because one of them cannot keep a disk busy.
   void copy_later(const std::string& from, const std::string& to) {
     constexpr std::size_t most_later = 10000;
     new_files_.push_back({from, to});
     if (new_files_.size() == most_later) copy_new_files();
   }
   void copy_new_files() {
-    constexpr std::size_t most_at_once = 16;
     auto how = how_;
     how.keep_existing = true;
     std::mutex lock;
-    std::vector<const new_file*> exist;
-    run_at_once(new_files_.size(), steps_at_once(small_file, most_at_once), [&](std::size_t i) {
+    std::vector<std::size_t> others;  // large files, and files that appeared in the meantime
+    run_at_once(new_files_.size(), steps_at_once(small_file, most_crew_threads()), [&](std::size_t i) {
       const auto& [from, to] = new_files_[i];
+      struct stat info {};
+      if (::lstat(from.c_str(), &info) == 0 && (!S_ISREG(info.st_mode) || static_cast<std::uint64_t>(info.st_size) >= small_file)) {
+        const std::lock_guard guard(lock);
+        others.push_back(i);
+        return;
+      }
       const auto copied = copy_file(owner_, from, to, how);
+      const auto made = made_at(to);  // before the lock, because it may take a while
       const std::lock_guard guard(lock);
       if (!copied && is_there_already(copied.error())) {
-        exist.push_back(&new_files_[i]);
+        others.push_back(i);
       } else {
-        note_copied(from, to, copied);
+        note_copied(from, to, copied, made);
       }
     });
-    // Files that appeared in the meantime. This command may have copied them from another name, if the file system ignores case.
-    for (const new_file* each : exist) copy_one_file(each->from, each->to);
+    // This command may have copied a file that appeared from another name, if the file system ignores case.
+    std::sort(others.begin(), others.end());
+    for (const std::size_t i : others) copy_one_file(new_files_[i].from, new_files_[i].to);
     new_files_.clear();
   }
 
