@@ -244,6 +244,17 @@ def test_nothing_is_fetched_twice_and_no_more_than_the_limit(reads: Any, monkeyp
     assert total(union(fetched)) == total(fetched) == (LAYERS - 1 << 20) // RANKS + (2 << 20) // RANKS
 
 
+def test_tensors_that_a_program_skips_do_not_end_the_read_ahead(reads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, fetched = reads
+    monkeypatch.setattr(_node, "_most_ahead_bytes", 2 << 20)  # two norms
+    mine = make(0)
+    request(mine, "layers.0.norm", 0)
+    request(mine, "layers.3.norm", 0)
+    row = mine.source.row("layers.4.norm")
+    start, nbytes = mine.source.header.offsets[row], mine.source.header.sizes[row]
+    assert (start, nbytes // RANKS) in union(fetched)
+
+
 def test_read_ahead_can_be_disabled(reads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     make, fetched = reads
     monkeypatch.setenv("PENSTOCK_SAFETENSORS_AHEAD_MIB", "0")
@@ -322,6 +333,20 @@ def test_a_shard_that_was_rewritten_since_it_was_fetched_has_its_new_header(tmp_
     paths[1].write_bytes((tmp_path / "new").read_bytes())  # the same inode
     reads = plan.reads_of(Source(str(paths[1])), node)
     assert reads is not None and list(reads.source.header.names) == ["c"]
+
+
+@pytest.mark.parametrize(("first", "expected"), [("a", {"a", "b"}), ("b", {"b"})], ids=["all tensors", "some tensors"])
+def test_the_next_shard_is_fetched_for_a_program_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, expected: set[str]) -> None:
+    monkeypatch.setattr(sources, "_is_near", lambda device: False)
+    paths = [tmp_path / f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+    for path in paths:
+        library.save_file({"a": torch.zeros(9), "b": torch.zeros(9)}, path)
+    plan, node = NodePlan(), NodeRanks(0, RANKS, is_job=True)
+    reads = plan.reads_of(Source(str(paths[0])), node)
+    assert reads is not None
+    reads.request(reads.source.row(first), None)
+    following = plan.reads_of(Source(str(paths[1])), node)
+    assert following is not None and {following.source.header.names[row] for row in following._ahead} == expected
 
 
 # --- a mount that counts

@@ -21,8 +21,7 @@ from .sources import Source
 __all__ = ["ModelPlan", "NodePlan", "NodeRanks", "NodeReads", "node_ranks", "ranges_of_node"]
 
 _page_bytes = os.sysconf("SC_PAGE_SIZE")  # a gap that may contain no whole page is read too
-# The kernel fetches at most this much per call.
-_fetched_bytes = 128 << 10
+_fetched_bytes = 128 << 10  # the kernel fetches at most this much per call
 # Limit per node for the bytes that are fetched before the ranks request them.
 _most_ahead_bytes = 256 << 20
 _most_parts = 16  # per tensor
@@ -198,33 +197,34 @@ class NodeReads:
             # Each rank starts with its share, so all shares are fetched at once. Long ranges are read in long pieces anyway.
             self._fetch(ranges[first:] + ranges[:first], sys.maxsize if has_columns else _most_ahead_bytes // self._node.world)
         with self._lock:
-            self._ahead.pop(row, None)
+            # Tensors before this one that were not requested are skipped, or are requested later and may be in the page cache.
+            self._ahead = {each: size for each, size in self._ahead.items() if each > row}
             self._begun.add(row)
             self._requested.add(row)
             while self._in_order in self._requested:
                 self._requested.discard(self._in_order)
                 self._in_order += 1
-        room = self._fetch_following(row, min(_most_ahead_bytes, most_ahead_bytes()))
+            # If the program has requested every tensor so far, the ranks of all nodes together need all of the following ones.
+            needs_all = self._node.is_job and self._in_order == row + 1
+        room = self._fetch_following(row, min(_most_ahead_bytes, most_ahead_bytes()), needs_all)
         following = self._plan.after(self.source, self._node) if room > 0 else None
         if following is not None:
-            following._fetch_following(-1, room)
+            following._fetch_following(-1, room, needs_all)
 
-    def _fetch_following(self, row: int, room: int) -> int:
+    def _fetch_following(self, row: int, room: int, needs_all: bool) -> int:
         """Fetches this rank's share of the tensors after this row. Returns how much of `room` is left at the end of the file."""
-        rows, room = self._following(row, room)
+        rows, room = self._following(row, room, needs_all)
         for each in rows:
             ranges = self._ranges(each, self._plan.parts(self.source, each) or [None])
             first, last = (len(ranges) * rank // self._node.world for rank in (self._node.rank, self._node.rank + 1))
             self._fetch(ranges[first:last])
         return room
 
-    def _following(self, row: int, room: int) -> tuple[list[int], int]:
+    def _following(self, row: int, room: int, needs_all: bool) -> tuple[list[int], int]:
         found: list[int] = []
         sizes = self.source.header.sizes
         with self._lock:
             room -= sum(self._ahead.values())
-            # If the program has requested every tensor so far, the ranks of all nodes together need all of the following ones.
-            needs_all = self._node.is_job and self._in_order == row + 1
             for each in range(row + 1, len(sizes)):
                 if each not in self._begun and (needs_all or self._plan.parts(self.source, each)):
                     room -= sizes[each]
