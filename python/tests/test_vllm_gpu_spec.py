@@ -371,6 +371,23 @@ def test_a_long_request_is_looked_up_in_few_calls(vllm: Any, engine: Any, monkey
     running.settle()
 
 
+def test_few_used_blocks_wait_for_the_next_message(vllm: Any, engine: Any) -> None:
+    manager, context = engine().scheduler.manager, vllm.ReqContext("a request")
+    for number in range(5000):
+        manager.touch([b"%d" % number], context)
+    assert len(manager._used) == 4096
+    used = manager.prepare_load([b"key"], context).used
+    assert len(used) == 4096 and used[0] == manager._prefix + b"4999"
+
+
+def test_keys_are_the_same_in_the_scheduler_of_each_rank(vllm: Any, tmp_path: Path) -> None:
+    """With vLLM's external launcher, each rank's process has a scheduler and a worker."""
+    extra = {"spec_name": "PenstockSpec", "penstock": {"folder": str(tmp_path), "capacity_bytes": 4 << 20}}
+    configs = [tiers.config_of(vllm, rank=rank, world_size=2, extra_config=extra, replicated_layout=False, canonical_layout=False) for rank in (0, 1)]
+    first, second = (vllm.OffloadingSpecFactory.create_spec(config).get_manager()._prefix for config in configs)
+    assert first == second
+
+
 def test_a_full_store_drops_the_blocks_that_were_used_least_recently(engine: Any) -> None:
     running = engine(capacity_bytes=8 * VALUE)
     assert running.serve("abcdefgh") == 0
@@ -562,7 +579,10 @@ def test_after_kill_9_each_block_is_complete_or_missing(engine: Any, tmp_path: P
     [
         ({"folder": ""}, "must set \"folder\""),
         ({"root_dir": "/tmp"}, "unknown settings: root_dir; valid settings are folder, capacity_bytes"),
-        ({"capacity_bytes": 4096}, "capacity_bytes .* less than the size of one block, 12,288 bytes"),
+        ({"capacity_bytes": 4096}, "capacity_bytes .* is 4096; .* at least 12,288, the size of one block"),
+        ({"capacity_bytes": 1e12}, "capacity_bytes .* is 1000000000000.0; it must be a number of bytes"),
+        ({"capacity_bytes": True}, "capacity_bytes .* is True"),
+        ({"capacity_bytes": 16384, "ranks": 2}, "capacity_bytes .* is 8,192, which is less than the size of one block, 12,288 bytes"),
         ({"max_store_bytes": 100}, "max_store_bytes .* is 100; .* at least 12,288"),
         ({"namespace": 3}, "namespace .* is 3; it must be a string"),
         ({"keep_on_reset": 1}, "keep_on_reset .* is 1; it must be true or false"),

@@ -22,8 +22,7 @@ __all__ = ["ModelPlan", "NodePlan", "NodeRanks", "NodeReads", "node_ranks", "ran
 
 _page_bytes = os.sysconf("SC_PAGE_SIZE")  # a gap that may contain no whole page is read too
 _fetched_bytes = 128 << 10  # the kernel fetches at most this much per call
-# Limit per node for the bytes that are fetched before the ranks request them.
-_most_ahead_bytes = 256 << 20
+_most_ahead_bytes = 256 << 20  # limit per node for what is fetched before the ranks request it
 _most_parts = 16  # per tensor
 
 _number = re.compile(r"\d+")

@@ -80,7 +80,7 @@ class PenstockSpec(OffloadingSpec):  # type: ignore[misc,unused-ignore]
         self._block_bytes = max(1, config.worker_kv_bytes_per_block * config.cache.blocks_per_chunk)
         self._settings = dict(settings)
         self._options = options_of(self._settings, self._block_bytes, _WHERE)
-        if isinstance(self._settings.get("capacity_bytes"), int):
+        if self._settings.get("capacity_bytes") is not None:
             self._settings["capacity_bytes"] //= self._ranks
         self._manager: _Manager | None = None
         self._worker: _Worker | None = None
@@ -167,6 +167,8 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
         for key in reversed(list(keys)):
             self._used.pop(self._prefix + key, None)
             self._used[self._prefix + key] = None
+        while len(self._used) > _MAX_USED:
+            del self._used[next(iter(self._used))]
 
     def prepare_load(self, keys: Collection[bytes], req_context: Any) -> Any:
         self._loads[req_context.req_id] = self._loads.get(req_context.req_id, 0) + 1
@@ -202,7 +204,7 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
             self._stores[folder] = None
 
     def _message(self, keys: Collection[bytes]) -> PenstockBlocks:
-        used, self._used = (list(reversed(self._used))[:_MAX_USED], {}) if keys else ([], self._used)
+        used, self._used = (list(reversed(self._used)), {}) if keys else ([], self._used)
         return PenstockBlocks([self._prefix + key for key in keys], used)
 
     def _open(self) -> bool:

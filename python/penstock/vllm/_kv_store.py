@@ -25,9 +25,9 @@ def options_of(settings: dict[str, Any], block_bytes: int, where: str) -> dict[s
     if not isinstance(settings.get("folder"), str) or not settings["folder"]:
         raise ValueError(f'{where} must set "folder", the store\'s directory')
     options = {name: settings.pop(name, default) for name, default in _OPTIONS.items()}
-    limit = options["max_store_bytes"]
-    if limit is not None and (type(limit) is not int or limit < block_bytes):
-        raise ValueError(f"max_store_bytes in {where} is {limit!r}; it must be a number of bytes, at least {block_bytes:,}, the size of one block")
+    for name, limit in (("capacity_bytes", settings.get("capacity_bytes")), ("max_store_bytes", options["max_store_bytes"])):
+        if limit is not None and (type(limit) is not int or limit < block_bytes):
+            raise ValueError(f"{name} in {where} is {limit!r}; it must be a number of bytes, at least {block_bytes:,}, the size of one block")
     for name, kind, article in (("namespace", str, "a string"), ("keep_on_reset", bool, "true or false")):
         if not isinstance(options[name], kind):
             raise ValueError(f"{name} in {where} is {options[name]!r}; it must be {article}")
@@ -41,7 +41,7 @@ def identity_of(config: Any, namespace: str, **more: Any) -> bytes:
     fields = dataclasses.asdict(dataclasses.replace(config, engine_id="", extra_config={}))
     fields.pop("enable_kv_cache_events", None)
     fields["model"].pop("max_model_len", None)
-    fields["parallel"] = {name: value for name, value in fields["parallel"].items() if not name.startswith("data_parallel_")}
+    fields["parallel"] = {name: value for name, value in fields["parallel"].items() if not name.startswith("data_parallel_")} | {"rank": 0}
     fields |= {"vllm": vllm.__version__, "namespace": namespace, "files": _weight_files(config.model.name), **more}
     return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).digest()
 
@@ -58,8 +58,7 @@ def open_store(settings: dict[str, Any], name: str, block_bytes: int, where: str
     """Opens the store of that name in the folder of the settings."""
     os.makedirs(settings["folder"], mode=0o700, exist_ok=True)
     store = kv.Store(**{**settings, "folder": os.path.join(settings["folder"], name)})
-    capacity = store.stats().capacity_bytes
-    if capacity < block_bytes:
+    if (capacity := store.stats().capacity_bytes) < block_bytes:
         store.close()
         raise ValueError(f"capacity_bytes in {where} is {capacity:,}, which is less than the size of one block, {block_bytes:,} bytes")
     return store
