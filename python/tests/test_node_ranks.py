@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,9 +27,11 @@ from penstock._patch import safe_open as _door_open
 from penstock._patch import tensor_in_file as _in_file
 from penstock._tensors import node_ranks as _node
 from penstock._tensors import sources
+from penstock._tensors.frameworks import framework_on
 from penstock._tensors.node_ranks import ModelPlan, NodePlan, NodeRanks, NodeReads, node_ranks, ranges_of_node
-from penstock._tensors.slices import part_of, picks_of, shard_of
-from penstock._tensors.sources import Source
+from penstock._tensors.sharded import Rank, planned
+from penstock._tensors.slices import Part, part_of, picks_of, shard_of
+from penstock._tensors.sources import Source, Sources
 from penstock.safetensors import install, load_rank, load_sharded
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -124,6 +127,31 @@ def test_a_process_group_without_variables_has_a_rank_per_gpu(monkeypatch: pytes
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 11)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
     assert node_ranks() == NodeRanks(3, 8)
+
+
+def test_a_plan_of_many_columns_takes_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library.save_file({f"layers.0.experts.{number}.down": torch.empty((1 << 13, 1 << 10), dtype=torch.int8) for number in range(8)}, tmp_path / "model")
+    monkeypatch.setattr(sources, "_is_near", lambda device: False)
+    source, plan = Source(str(tmp_path / "model")), NodePlan()
+    shape = source.header.shapes[0]
+    tracemalloc.start()
+    try:
+        with Sources(str(tmp_path / "model")) as files:
+            ranks = [Rank(number, framework_on("pt", "cpu")) for number in range(2)]
+            planned(files, ranks, 2, lambda name, shape: 1, None, NodeRanks(0, 1, 2))
+        for row in range(8):
+            plan.add(source, row, part_of(shape, 1, picks_of(shard_of(shape, 1, 1, 2), shape) or []))
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert all(len(rank.columns) == 8 for rank in ranks) and kept < 1 << 20  # a list of 8,192 numbers takes 320 KiB
+    assert [ranges_of_node(1 << 23, each, 2) for each in plan.parts(source, 0)] == [ranges_of_node(1 << 23, None, 2)]
+
+
+@pytest.mark.parametrize("starts", [[], [5], [0, 8], [0, 8, 16], [0, 8, 24], [0, 1, 1 << 60]])
+def test_a_part_in_little_memory_is_the_same_part(starts: list[int]) -> None:
+    part = Part((len(starts), 1), starts, 1, None)
+    assert list(part.in_little_memory().starts) == starts and part.in_little_memory().nbytes == part.nbytes
 
 
 # --- one file

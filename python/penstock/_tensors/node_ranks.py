@@ -93,8 +93,9 @@ class NodePlan:
     def add(self, source: Source, row: int, part: Part | None) -> None:
         with self._lock:
             known = self._parts.setdefault(_kind(source, row), {})
-            if len(known) < _most_parts:
-                known[(0, 0) if part is None or not part.starts else (part.starts[0], part.nbytes)] = part
+            place = (0, 0) if part is None or not part.starts else (part.starts[0], part.nbytes)
+            if len(known) < _most_parts and place not in known:
+                known[place] = None if part is None else part.in_little_memory()
 
     def parts(self, source: Source, row: int) -> list[Part | None]:
         """Returns the parts that this process will need, if it has read such a tensor before."""

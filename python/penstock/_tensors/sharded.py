@@ -197,7 +197,7 @@ def _parts_of(
     for rank, shape in zip(ranks, shapes):
         part = part_wanted(source, name, word, shape, {name: (dim, rank.number, world)}, exact)
         assert part is not None
-        found.append(part)
+        found.append(part.in_little_memory())
     return found
 
 

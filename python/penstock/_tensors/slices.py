@@ -15,13 +15,18 @@ class Part(NamedTuple):
     """Runs of equal length in a tensor's bytes, made contiguous in memory by reading."""
 
     shape: tuple[int, ...]  # shape of the array that the runs form
-    starts: list[int]  # byte offsets from the start of the tensor
+    starts: Sequence[int]  # byte offsets from the start of the tensor
     run_bytes: int
     cut: tuple[Any, ...] | None  # index to apply to that array; None: keep all
 
     @property
     def nbytes(self) -> int:
         return len(self.starts) * self.run_bytes
+
+    def in_little_memory(self) -> Part:
+        """Returns the same part. Evenly spaced starts become a range, because a list takes 40 bytes per row of a tensor."""
+        even = range(self.starts[0], self.starts[-1] + 1, self.starts[1] - self.starts[0]) if len(self.starts) > 1 else range(0)
+        return self._replace(starts=even) if len(even) == len(self.starts) and list(even) == self.starts else self
 
 
 # Gaps are read too if they are smaller than a page, or if there are more than this many runs and they are shorter than this.
