@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -139,13 +140,14 @@ def test_a_plan_of_many_columns_takes_little_memory(tmp_path: Path, monkeypatch:
         with Sources(str(tmp_path / "model")) as files:
             ranks = [Rank(number, framework_on("pt", "cpu")) for number in range(2)]
             planned(files, ranks, 2, lambda name, shape: 1, None, NodeRanks(0, 1, 2))
-        for row in range(8):
-            plan.add(source, row, part_of(shape, 1, picks_of(shard_of(shape, 1, 1, 2), shape) or []))
+        kinds = plan.kinds_of(source)
+        for kind in kinds:
+            plan.add(kind, part_of(shape, 1, picks_of(shard_of(shape, 1, 1, 2), shape) or []))
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert all(len(rank.columns) == 8 for rank in ranks) and kept < 1 << 20  # a list of 8,192 numbers takes 320 KiB
-    assert [ranges_of_node(1 << 23, each, 2) for each in plan.parts(source, 0)] == [ranges_of_node(1 << 23, None, 2)]
+    assert [ranges_of_node(1 << 23, each, 2) for each in plan.parts(kinds[0])] == [ranges_of_node(1 << 23, None, 2)]
 
 
 @pytest.mark.parametrize("starts", [[], [5], [0, 8], [0, 8, 16], [0, 8, 24], [0, 1, 1 << 60]])
@@ -281,6 +283,47 @@ def test_tensors_that_a_program_skips_do_not_end_the_read_ahead(reads: Any, monk
     row = mine.source.row("layers.4.norm")
     start, nbytes = mine.source.header.offsets[row], mine.source.header.sizes[row]
     assert (start, nbytes // RANKS) in union(fetched)
+
+
+@pytest.mark.parametrize("is_job", [True, False], ids="is_job_{}".format)
+def test_the_work_per_tensor_does_not_grow_with_their_number(tmp_path: Path, is_job: bool) -> None:
+    class Counted(dict[Any, Any]):
+        lookups = 0
+
+        def get(self, *arguments: Any) -> Any:
+            Counted.lookups += 1
+            return super().get(*arguments)
+
+        def __contains__(self, key: object) -> bool:
+            Counted.lookups += 1
+            return super().__contains__(key)
+
+    count = 400
+    library.save_file({f"layers.{number % 2}.experts.{number // 2:03}": torch.zeros(9) for number in range(count)}, tmp_path / "model")
+    plan, source = NodePlan(), Source(str(tmp_path / "model"))
+    plan._parts = Counted()
+    reads = NodeReads(source, plan, NodeRanks(0, RANKS, is_job=is_job))
+    for row in range(count):
+        reads.request(row, None)
+    assert Counted.lookups < 8 * count and len(reads._begun) == count and not any(reads._ahead) and reads._ahead_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_in_any_order_the_known_tensors_after_each_request_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    choices, count = random.Random(seed), 60
+    monkeypatch.setattr(_node, "_most_ahead_bytes", 1 << 40 if seed % 2 else 4000)
+    sizes = {kind: choices.randrange(1, 99) for kind in "abcd"}
+    kinds = [choices.choice("abcd") for _ in range(count)]
+    library.save_file({f"layers.{number:02}.{kind}": torch.zeros(sizes[kind]) for number, kind in enumerate(kinds)}, tmp_path / "model")
+    source, plan = Source(str(tmp_path / "model")), NodePlan()
+    reads = NodeReads(source, plan, NodeRanks(0, RANKS, is_job=choices.random() < 0.5))
+    known: set[str] = set()
+    for row in choices.sample(range(count), 30) if seed % 4 < 2 else range(0, count, 2):
+        reads.request(row, None)
+        known.add(source.header.names[row][-1])
+        room = _node._most_ahead_bytes - reads._ahead_bytes
+        missing = [each for each in range(row + 1, count) if each not in reads._begun and source.header.names[each][-1] in known]
+        assert reads._ahead_bytes == sum(reads._ahead.values()) and (not missing or source.header.sizes[missing[0]] > room)
 
 
 def test_read_ahead_can_be_disabled(reads: Any, monkeypatch: pytest.MonkeyPatch) -> None:

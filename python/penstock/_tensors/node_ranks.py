@@ -5,13 +5,14 @@ Each rank fetches a share of what all of them need next. Every layer is expected
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._core.errors import Error
 from .ahead import most_ahead_bytes
@@ -90,17 +91,28 @@ class NodePlan:
         self._next: NodeReads | None = None  # the shard after the one that is being read
         self._next_name = ""
 
-    def add(self, source: Source, row: int, part: Part | None) -> None:
+    def kinds_of(self, source: Source) -> list[_Kind]:
+        """Returns the kind of each tensor of a file. Tensors of one kind have the same parts."""
+        header = source.header
+        return [(_number.sub("", name, count=1), word, tuple(shape)) for name, word, shape in zip(header.names, header.types, header.shapes)]
+
+    def add(self, kind: _Kind, part: Part | None) -> bool:
+        """Returns True if the kind was not known."""
         with self._lock:
-            known = self._parts.setdefault(_kind(source, row), {})
+            known = self._parts.setdefault(kind, {})
+            is_new = not known
             place = (0, 0) if part is None or not part.starts else (part.starts[0], part.nbytes)
             if len(known) < _most_parts and place not in known:
                 known[place] = None if part is None else part.in_little_memory()
+            return is_new
 
-    def parts(self, source: Source, row: int) -> list[Part | None]:
+    def knows(self, kind: _Kind) -> bool:
+        return kind in self._parts
+
+    def parts(self, kind: _Kind) -> list[Part | None]:
         """Returns the parts that this process will need, if it has read such a tensor before."""
         with self._lock:
-            return list(self._parts.get(_kind(source, row), {}).values())
+            return list(self._parts.get(kind, {}).values())
 
     def reads_of(self, source: Source, node: NodeRanks) -> NodeReads | None:
         """Returns the reads of a file, or None if the file is on a local drive or at a URL, or if PENSTOCK_CACHE is not auto."""
@@ -146,22 +158,23 @@ class ModelPlan:
             self._parts.setdefault((source.name, row), part)
         return found
 
-    def add(self, source: Source, row: int, part: Part | None) -> None:
-        pass  # it is known
+    def kinds_of(self, source: Source) -> list[tuple[str, int]]:
+        return [(source.name, row) for row in range(len(source.header))]
 
-    def parts(self, source: Source, row: int) -> list[Part | None]:
-        part = self._parts.get((source.name, row))
+    def add(self, kind: Any, part: Part | None) -> bool:
+        return False
+
+    def knows(self, kind: Any) -> bool:
+        return kind in self._parts
+
+    def parts(self, kind: Any) -> list[Part | None]:
+        part = self._parts.get(kind)
         return [] if part is None else [part]
 
     def after(self, source: Source, node: NodeRanks) -> NodeReads | None:
         names = list(self._files)
         following = names.index(source.name) + 1
         return self._files[names[following]] if following < len(names) else None
-
-
-def _kind(source: Source, row: int) -> _Kind:
-    header = source.header
-    return _number.sub("", header.names[row], count=1), header.types[row], tuple(header.shapes[row])
 
 
 class NodeReads:
@@ -171,11 +184,19 @@ class NodeReads:
         """`source`: reads through the page cache."""
         self.source = source
         self._plan, self._node = plan, node
+        self._kinds: list[Any] = plan.kinds_of(source)
+        self._next_of_kind = [len(self._kinds)] * len(self._kinds)
+        rows = dict.fromkeys(self._kinds, len(self._kinds))
+        for row in reversed(range(len(self._kinds))):
+            self._next_of_kind[row], rows[self._kinds[row]] = rows[self._kinds[row]], row
         self._lock = threading.Lock()  # guards the members below
         self._ahead: dict[int, int] = {}  # sizes of the tensors that were fetched but not requested yet, by row
+        self._ahead_bytes = 0  # their sum
         self._begun: set[int] = set()  # tensors that were fetched or requested
         self._in_order = 0  # all tensors before this row were requested
         self._requested: set[int] = set()  # after that row
+        self._looked_at = range(0)  # rows that are fetched, or of unknown kinds
+        self._needed_all = False  # when they were looked at
 
     def goes_on(self, before: NodeReads) -> None:
         """Takes over what was fetched of the same file. Not its header: the file may have been written since."""
@@ -184,10 +205,11 @@ class NodeReads:
         with self._lock:
             rows = range(len(self.source.header))
             self._ahead, self._begun = {row: size for row, size in ahead.items() if row in rows}, begun
+            self._ahead_bytes = sum(self._ahead.values())
 
     def request(self, row: int, part: Part | None) -> None:
         """Call this before a part is read. Fetches what several ranks need, and this rank's share of the following tensors."""
-        self._plan.add(self.source, row, part)
+        is_new_kind = self._plan.add(self._kinds[row], part)
         with self._lock:
             is_new = row not in self._begun
         has_columns = part is not None and len(part.starts) > 1
@@ -198,7 +220,8 @@ class NodeReads:
             self._fetch(ranges[first:] + ranges[:first], sys.maxsize if has_columns else _most_ahead_bytes // self._node.world)
         with self._lock:
             # Tensors before this one that were not requested are skipped, or are requested later and may be in the page cache.
-            self._ahead = {each: size for each, size in self._ahead.items() if each > row}
+            for each in [row, *itertools.takewhile(row.__ge__, self._ahead)]:
+                self._ahead_bytes -= self._ahead.pop(each, 0)
             self._begun.add(row)
             self._requested.add(row)
             while self._in_order in self._requested:
@@ -206,34 +229,51 @@ class NodeReads:
                 self._in_order += 1
             # If the program has requested every tensor so far, the ranks of all nodes together need all of the following ones.
             needs_all = self._node.is_job and self._in_order == row + 1
-        room = self._fetch_following(row, min(_most_ahead_bytes, most_ahead_bytes()), needs_all)
+        room = self._fetch_following(row, min(_most_ahead_bytes, most_ahead_bytes()), needs_all, is_new_kind)
         following = self._plan.after(self.source, self._node) if room > 0 else None
         if following is not None:
-            following._fetch_following(-1, room, needs_all)
+            following._fetch_following(-1, room, needs_all, is_new_kind)
 
-    def _fetch_following(self, row: int, room: int, needs_all: bool) -> int:
-        """Fetches this rank's share of the tensors after this row. Returns how much of `room` is left at the end of the file."""
-        rows, room = self._following(row, room, needs_all)
+    def _fetch_following(self, row: int, room: int, needs_all: bool, is_new_kind: bool) -> int:
+        """Fetches this rank's share of the tensors after this row. Returns how much of `room` is left at the end of the file.
+
+        - `needs_all`: all tensors, also of unknown kinds.
+        - `is_new_kind`: the kind of this row was unknown. For -1, a kind in the file before this one.
+        """
+        rows, room = self._following(row, room, needs_all, is_new_kind)
         for each in rows:
-            ranges = self._ranges(each, self._plan.parts(self.source, each) or [None])
+            ranges = self._ranges(each, self._plan.parts(self._kinds[each]) or [None])
             first, last = (len(ranges) * rank // self._node.world for rank in (self._node.rank, self._node.rank + 1))
             self._fetch(ranges[first:last])
         return room
 
-    def _following(self, row: int, room: int, needs_all: bool) -> tuple[list[int], int]:
+    def _following(self, row: int, room: int, needs_all: bool, is_new_kind: bool) -> tuple[list[int], int]:
         found: list[int] = []
         sizes = self.source.header.sizes
         with self._lock:
-            room -= sum(self._ahead.values())
-            for each in range(row + 1, len(sizes)):
-                if each not in self._begun and (needs_all or self._plan.parts(self.source, each)):
+            room -= self._ahead_bytes
+            first, past = self._looked_at.start, self._looked_at.stop
+            if needs_all != self._needed_all or not first <= row + 1 <= past or is_new_kind and row < 0:
+                first = past = row + 1
+            again = itertools.takewhile(past.__gt__, self._same_kind(row)) if is_new_kind and row >= 0 else ()
+            first = row + 1 if is_new_kind else first
+            for each in itertools.chain(again, range(past, len(sizes))):
+                if each not in self._begun and (needs_all or self._plan.knows(self._kinds[each])):
+                    if sizes[each] > room:
+                        room, past = 0, each
+                        break
                     room -= sizes[each]
-                    if room < 0:
-                        return found, 0
                     self._begun.add(each)
                     self._ahead[each] = sizes[each]
+                    self._ahead_bytes += sizes[each]
                     found.append(each)
+                past = max(past, each + 1)
+            self._looked_at, self._needed_all = range(first, past), needs_all
         return found, max(room, 0)
+
+    def _same_kind(self, row: int) -> Iterator[int]:
+        while (row := self._next_of_kind[row]) < len(self._kinds):
+            yield row
 
     def _ranges(self, row: int, parts: Iterable[Part | None]) -> list[Range]:
         header = self.source.header
