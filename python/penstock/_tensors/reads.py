@@ -225,7 +225,7 @@ def _check_counts(source: Source, offsets: Sequence[int], sizes: Sequence[int], 
     end, offset, size = cut[0]
     names = listed(dict.fromkeys(_tensor_at(source, each[0]) for each in cut))
     raise ShortRead(
-        f"{source.name}: the file was truncated after it was opened: it ends at {end}, before the end of {names}",
+        f"{source.name}: the file was truncated after it was opened: it ends at {min(end, source.file.size())}, before the end of {names}",
         code="short_read",
         filename=source.name,
         offset=offset,
