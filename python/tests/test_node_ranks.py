@@ -420,6 +420,20 @@ def test_the_next_shard_is_fetched_for_a_program_that_reads(tmp_path: Path, monk
     assert following is not None and {following.source.header.names[row] for row in following._ahead} == expected
 
 
+def test_a_forked_child_does_not_wait_for_a_thread_that_opens_the_next_shard(reads: Any) -> None:
+    make, _ = reads
+    mine = make(0)
+    request(mine, "layers.0.norm", 0)
+    with mine._plan._lock, mine._lock, _door_open._registering:  # a server answers slowly
+        child = os.fork()
+        if child == 0:
+            signal.alarm(5)
+            request(mine, "layers.1.norm", 0)
+            _door_open._plan_of("folder")
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 # --- a mount that counts
 
 

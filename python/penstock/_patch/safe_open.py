@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 from .. import _native
 from .._core.errors import Error
+from .._core.forks import forkable_lock
 from .._tensors.ahead import Ahead, Sequence, natural_order
 from .._tensors.errors import SafetensorError
 from .._tensors.frameworks import framework_on
@@ -33,7 +33,7 @@ __all__ = ["DoorFile", "Slice", "counts", "error_of_the_library", "safe_open"]
 
 # This process's counters: what Penstock has read, and what it has left to the library, by reason.
 counts: Counter[str] = Counter()
-_counting = threading.Lock()
+_counting = forkable_lock()
 _most_reasons = 100  # some reasons contain a file name
 
 _pytorch = ("pt", "torch", "pytorch")
@@ -240,7 +240,7 @@ class DoorFile:
         self._descriptor = descriptor  # the header is read when the first tensor is moved to a GPU
         self._source = source
         self._is_new = True
-        self._lock = threading.Lock()
+        self._lock = forkable_lock()
         self._rows: dict[str, int] | None = None
         self._aheads: dict[Any, Ahead] = {}
         self._touched: set[str] = set()
@@ -409,7 +409,7 @@ class DoorFile:
 # Open files by folder, such as a model's shards. Read-ahead continues from one file to the next.
 _files_of: dict[str, weakref.WeakSet[DoorFile]] = {}
 _sequences: weakref.WeakValueDictionary[tuple[str, str], Sequence] = weakref.WeakValueDictionary()
-_registering = threading.Lock()
+_registering = forkable_lock()
 
 
 def _register(file: DoorFile, folder: str) -> None:

@@ -9,12 +9,12 @@ import itertools
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from .._core.errors import Error
+from .._core.forks import forkable_lock
 from .ahead import most_ahead_bytes
 from .slices import Part
 from .sources import Source
@@ -86,7 +86,7 @@ class NodePlan:
     """The parts of a model's tensors that this process needs, by name without the first number, which is the layer's number. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the members below
+        self._lock = forkable_lock()  # guards the members below
         self._parts: dict[_Kind, dict[Range, Part | None]] = {}
         self._next: NodeReads | None = None  # the shard after the one that is being read
         self._next_name = ""
@@ -189,7 +189,7 @@ class NodeReads:
         rows = dict.fromkeys(self._kinds, len(self._kinds))
         for row in reversed(range(len(self._kinds))):
             self._next_of_kind[row], rows[self._kinds[row]] = rows[self._kinds[row]], row
-        self._lock = threading.Lock()  # guards the members below
+        self._lock = forkable_lock()  # guards the members below
         self._ahead: dict[int, int] = {}  # sizes of the tensors that were fetched but not requested yet, by row
         self._ahead_bytes = 0  # their sum
         self._begun: set[int] = set()  # tensors that were fetched or requested
