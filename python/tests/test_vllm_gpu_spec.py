@@ -463,6 +463,14 @@ def test_no_memory_outside_the_kv_cache_is_used(vllm: Any, engine: Any, block: i
     assert worker.failed_blocks == {block} and worker._store().exists([b"other"]) == [False]
 
 
+@pytest.mark.parametrize("keys", [39, 41])
+def test_nothing_is_stored_if_the_keys_do_not_fit_the_blocks(vllm: Any, engine: Any, keys: int) -> None:
+    worker, names = engine(capacity_bytes=64 * VALUE).workers[0], [b"%d" % number for number in range(keys)]
+    worker.submit_store(1, vllm.GPULoadStoreSpec(list(range(40)), [40], [0]), vllm.spec.PenstockBlocks(names, []))
+    worker.wait({1})
+    assert [each.transfer_size for each in worker.get_finished()] == [0] and not any(worker._store().exists(names))
+
+
 def test_a_job_that_fails_while_its_first_blocks_are_loaded_waits_for_them(vllm: Any, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     running = engine(capacity_bytes=64 * VALUE)
     worker, names = running.workers[0], [b"%d" % number for number in range(40)]

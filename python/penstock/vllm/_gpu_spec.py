@@ -296,6 +296,9 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
 
     def _start(self, job: _Job) -> None:
         """Starts the puts or gets of a job, so that the first ones run while Python lists the buffers of the others."""
+        size, groups = self._per_chunk, zip(job.gpu.group_sizes, job.gpu.block_indices)
+        if len(job.names) != (count := sum(-(-(blocks + first % size) // size) for blocks, first in groups if blocks)):
+            raise ValueError(f"vLLM sent {len(job.names)} keys for {count} chunks")
         job.ready()
         store, chunks = self._store(), self._chunks(job)
         if not job.is_load:
@@ -321,8 +324,6 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
                     before, after, other = max(0, -start) * group.block_bytes, max(0, end - count) * group.block_bytes, self._other(job)
                     buffers = [Pointer(other.data_ptr(), before, other), *buffers, Pointer(other.data_ptr() + before, after, other)]
                 yield _Chunk(next(names), blocks, buffers, group.block_bytes * self._per_chunk)
-        if next(names, None) is not None or position != len(job.gpu.block_ids):
-            raise ValueError("the numbers of blocks and keys differ")
 
     def _other(self, job: _Job) -> Any:
         """Returns memory for the missing blocks of a chunk. In host memory, each chunk needs its own, because the store checks what it loads."""
