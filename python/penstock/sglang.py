@@ -220,7 +220,7 @@ class PenstockHiCache(hicache_storage.HiCacheStorage):  # type: ignore[misc,unus
             return call(self._opened())
         except Exception as problem:
             if self._writes or not isinstance(problem, NotFound):  # otherwise, the writing rank has not created the store yet
-                LOG.warning("SGLang: Penstock could not %s: %s", what, problem)
+                LOG.warning("SGLang: Penstock could not %s: %s", what, str(problem))
             if not self._writes:
                 self._forget()  # its files may have been recreated
             return failed

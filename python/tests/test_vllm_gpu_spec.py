@@ -471,6 +471,18 @@ def test_nothing_is_stored_if_the_keys_do_not_fit_the_blocks(vllm: Any, engine: 
     assert [each.transfer_size for each in worker.get_finished()] == [0] and not any(worker._store().exists(names))
 
 
+def test_a_warning_does_not_keep_the_store(vllm: Any, engine: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Log handlers may keep warnings, and an exception keeps the variables of the functions that it passed through."""
+    worker = engine().workers[0]
+    worker.submit_load(1, vllm.spec.PenstockBlocks([b"a"], []), vllm.GPULoadStoreSpec([GPU_BLOCKS], [1], [0]))
+    worker.submit_load(2, vllm.spec.PenstockBlocks([b"a" * 600], []), vllm.GPULoadStoreSpec([1], [1], [0]))
+    worker.wait({1, 2})
+    assert len(worker.get_finished()) == 2
+    arguments = [each for record in caplog.records for each in record.args]
+    assert any("are not in the KV cache" in str(each) for each in arguments) and any("600" in str(each) for each in arguments)
+    assert not any(isinstance(each, BaseException) for each in arguments)
+
+
 def test_a_job_that_fails_while_its_first_blocks_are_loaded_waits_for_them(vllm: Any, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     running = engine(capacity_bytes=64 * VALUE)
     worker, names = running.workers[0], [b"%d" % number for number in range(40)]

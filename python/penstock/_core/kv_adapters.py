@@ -34,7 +34,7 @@ def warn_of_errors(doing: str, results: list[Any], what: str) -> None:
     """Logs one warning for all errors among the results. `what`: the plural noun for the processed items."""
     errors = [each for each in results if isinstance(each, Error)]
     if errors:
-        LOG.warning("%s %d of %d %s failed: %s", doing, len(errors), len(results), what, errors[0])
+        LOG.warning("%s %d of %d %s failed: %s", doing, len(errors), len(results), what, str(errors[0]))
 
 
 def tried(engine: str, what: str, call: Callable[[], Any], failed: Any) -> Any:
@@ -42,5 +42,5 @@ def tried(engine: str, what: str, call: Callable[[], Any], failed: Any) -> Any:
     try:
         return call()
     except Exception as problem:
-        LOG.warning("%s: Penstock could not %s: %s", engine, what, problem)
+        LOG.warning("%s: Penstock could not %s: %s", engine, what, str(problem))  # a kept traceback would keep buffers
         return failed

@@ -54,7 +54,7 @@ class Door:
                 come = self._listener.accept().result()
             except Error as problem:
                 if not self._closed:
-                    _log.warning("serve_weights: %s no longer accepts receivers: %s", self._listener.url, problem)
+                    _log.warning("serve_weights: %s no longer accepts receivers: %s", self._listener.url, str(problem))
                 return
             thread = threading.Thread(target=self._serve, args=(come,), name="penstock-weights", daemon=True)
             with self._lock:
@@ -70,7 +70,7 @@ class Door:
         try:
             thread.start()
         except RuntimeError as problem:  # the system cannot start another thread
-            _log.warning("serve_weights: %s rejected a receiver: %s", self._listener.url, problem)
+            _log.warning("serve_weights: %s rejected a receiver: %s", self._listener.url, str(problem))
             with self._lock:
                 self._inside.pop(come, None)
             come.close()
