@@ -243,6 +243,8 @@ def test_an_arena_is_held_as_long_as_one_of_its_arrays(case: Case) -> None:
 
 
 def test_arrays_are_made_on_the_current_device(case: Case) -> None:
+    if case.device == "host":
+        pytest.skip("once PyTorch uses a GPU, its current device is never the host")
     with case.library.using(None, case.device):
         assert case.library.current_device() in (case.device, "host")
 

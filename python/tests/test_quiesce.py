@@ -33,7 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, pattern: Callable[[int], by
 
 
 def start(*arguments: object, **how: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, SCRIPT, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # the CUDA driver keeps a thread and a socket
+    command = [sys.executable, SCRIPT, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **how)
 
 
 @pytest.mark.parametrize("state", quiesced_states.STATES)

@@ -572,7 +572,7 @@ def test_the_default_address_is_found(model: str, monkeypatch: pytest.MonkeyPatc
     for module in (listing, held_weights, _daemon):
         monkeypatch.setattr(module, "default_address", lambda device: f"unix:@penstock-{name}-{device}", raising=False)
     monkeypatch.setattr(_attach, "default_address", listing.default_address)
-    with _daemon.serve(model, "host"), attach_weights(framework="np") as attached:
+    with _daemon.serve(model, "host"), attach_weights(device="host", framework="np") as attached:
         same(attached.tensors, tensors())
         files = [str(each) for each in pathlib.Path(model).glob("*.safetensors")]
         assert held_weights.find_held(files, "host:0") is not None  # on the host

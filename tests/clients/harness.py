@@ -367,8 +367,10 @@ class Place:
         """Runs a compiled client under `penstock run`. The output contains Penstock's summary."""
         return self.run(client, [self.penstock, "run", "--log", "summary", "--", *command], library_path=self.cuda_path(client))
 
-    def run(self, client: Client, command: Sequence[object], library_path: str = "", python_path: str = "", **more: str) -> str:
-        """Runs a program, and returns its output if it passed. Its working directory is empty before and must be empty afterwards."""
+    def run(
+        self, client: Client, command: Sequence[object], library_path: str = "", python_path: str = "", leaves: Sequence[str] = (), **more: str
+    ) -> str:
+        """Runs a program, and returns its output if it passed. Its working directory is empty before, and afterwards only has files that it `leaves`."""
         environ = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")}
         for name, path in (("LD_LIBRARY_PATH", library_path), ("PYTHONPATH", python_path)):
             paths = [each for each in (path, os.environ.get(name, "")) if each]  # the inherited one may lead to libcuda.so.1
@@ -376,7 +378,7 @@ class Place:
                 environ[name] = ":".join(paths)
         with tempfile.TemporaryDirectory(dir=self.folder(client)) as scratch:
             ended = finish(command, client.seconds, env={**environ, **more}, cwd=scratch)
-            left = sorted(os.listdir(scratch))
+            left = sorted(set(os.listdir(scratch)) - set(leaves))
         if ended.code == SKIPPED:
             raise Skipped(ended.output.strip().splitlines()[-1].removeprefix("skipped: "))
         if ended.code:
