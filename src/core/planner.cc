@@ -19,8 +19,6 @@ constexpr std::uint64_t least_direct_write = mib;
 constexpr std::uint64_t least_body_beside_edges = 64 * kib;
 // Page cache lookups and pieces end at file offsets that are multiples of this.
 constexpr std::uint64_t granule = 4 * mib;
-// A smaller copy completes before a thread that waits for it has woken up.
-constexpr std::uint64_t least_registered = mib;
 
 constexpr std::uint64_t round_down(std::uint64_t value, std::uint64_t unit) { return value / unit * unit; }
 
@@ -163,7 +161,7 @@ class planner {
     if (!in_.registered || !registered_path() || (in_.memory_file_system && !spares_cpu())) return none;
     for (auto from = offset; from < end_;) {
       const auto found = registered_run(from);
-      if (found.length >= least_registered || found.length == 0) return found;
+      if (found.length >= least_registered_bytes || found.length == 0) return found;
       from = found.offset + found.length;
     }
     return none;

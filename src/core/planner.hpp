@@ -55,6 +55,8 @@ struct cold_way {
   std::uint64_t most_bytes = ~std::uint64_t{0};  // the plan ends after this much, because more will be known by then
 };
 
+// Shorter parts are copied from a slab even if they are pinned: such a copy completes before a thread that waits for it has woken up.
+inline constexpr std::uint64_t least_registered_bytes = std::uint64_t{1} << 20;
 // To save CPU time, cached ranges of at least this length use the path that maps the page cache.
 inline constexpr std::uint64_t least_mapped_bytes = std::uint64_t{8} << 20;
 

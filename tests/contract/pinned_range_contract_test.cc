@@ -120,6 +120,24 @@ TEST_F(pinned_ranges, are_read_from_their_registration_which_is_made_once) {
   EXPECT_EQ(owner().stats().path(path_kind::mapped).fallbacks, 0U);
 }
 
+// As when a model is loaded into one tensor after another.
+TEST_F(pinned_ranges, serve_neighbouring_reads_of_a_batch) {
+  constexpr std::size_t each = 2 * mib;
+  const auto from = open();
+  const auto pinned = pin(from);
+  guarded_memory memory(*house_, memory_place::device, 4 * each);
+  std::vector<io_request> asked;
+  bytes expected(4 * each);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto place = (3 - i) * each;  // the last part of the file comes first in memory
+    asked.push_back({&from, memory.data() + place, each, static_cast<std::int64_t>(i * each), false});
+    overlay(expected, place, std::span(content_).subspan(i * each, each));
+  }
+  for (const auto& outcome : owner().submit(asked).wait()) EXPECT_TRUE(outcome.ok()) << told(outcome.error);
+  memory.expect(expected);
+  EXPECT_EQ(mapped(), 4 * each);
+}
+
 TEST_F(pinned_ranges, end_with_their_owner) {
   const auto from = open();
   {

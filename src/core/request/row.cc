@@ -19,6 +19,13 @@ bool wants_to_spare_cpu(runtime& with, const io_options& options) {
   return prefer == preference::cpu || (prefer == preference::automatic && (with.few_cores() || with.has_busy_cores()));
 }
 
+// Returns true if the GPU copies this read from pinned pages if it is not in a row.
+bool is_pinned(runtime& with, const admission& item) {
+  if (with.pinned_pages().empty() || item.what().length < least_registered_bytes) return false;
+  auto& from = item.file().source();
+  return !from.facts().in_memory && with.pinned_pages().holds(from);
+}
+
 // Returns how many bytes of a read have been transferred if `bytes` bytes starting at offset `from` have been.
 std::uint64_t moved_bytes(const transfer& of, std::uint64_t from, std::uint64_t bytes) {
   const auto before = of.offset - from;
@@ -32,7 +39,7 @@ std::uint64_t moved_bytes(const transfer& of, std::uint64_t from, std::uint64_t 
 row_finder::row_finder(runtime& with, const io_options& options) : with_(with), options_(options), any_(!with.forced(options)) {}
 
 bool row_finder::suits(const admission& item) const noexcept {
-  if (!any_ || item.what().is_write || !item.place().on_device()) return false;
+  if (!any_ || item.what().is_write || !item.place().on_device() || is_pinned(with_, item)) return false;
   return item.place().emulated() || item.what().length < least_mapped_bytes || !wants_to_spare_cpu(with_, options_);
 }
 
