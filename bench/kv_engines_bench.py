@@ -6,16 +6,17 @@
   bench/kv_engines_bench.py vllm engines --folder /mnt/nvme --device cuda:0
   bench/kv_engines_bench.py sglang engines --folder /mnt/nvme --json FILE
 
-ENGINES is a folder with the files of the engines' wheels. Their own classes run: vLLM's factories of secondary tiers and of specs and its tier "fs",
-SGLang's factory of storage back ends, its back end "file" and its host pool. Neither engine nor its other dependencies need to be installed.
+ENGINES is a folder with the files of the engines' wheels. The benchmark runs the engines' own classes: from vLLM, the factories of secondary tiers and
+specs and the tier "fs"; from SGLang, the factory of storage back ends, the back end "file" and the host pool. Neither engine nor its other
+dependencies need to be installed.
 
 Blocks have 16 tokens of a model with 8 billion parameters (32 layers, 8 heads of keys and values, 128 numbers of 2 bytes), 2 MiB per block. vLLM
 stores and loads the blocks of one request as one job. Its KV cache, which PenstockSpec and "penstock.kv" use, has one tensor per layer, in host memory
-or on --device; tiers then use pinned host memory, and one cudaMemcpy2DAsync() per layer and job copies blocks between it and the KV cache, in the place
-of vLLM's compiled copy. SGLang's cache controller passes at most 128 pages per call. "penstock.kv" rows show the same
-blocks in one `put()` or `get()` call, which is the limit for Penstock's stores in engines.
+or on --device. With --device, tiers use pinned host memory, and one cudaMemcpy2DAsync() per layer and job copies blocks between it and the KV cache,
+instead of vLLM's compiled copy. SGLang's cache controller passes at most 128 pages per call. "penstock.kv" rows move the same
+blocks in one `put()` or `get()` call, which is the upper limit for Penstock's stores in engines.
 
-The stores are measured in turn, --repeat times, every second time in the other order, because a store is slower if the one before it freed no page
+The stores are measured in turn, --repeat times, in reverse order every second time, because a store is slower if the one before it freed no page
 cache. The best run counts. "cold" drops the files from the page cache before each run. GB/s are 10^9
 bytes per second. The loaded bytes are compared. Requires PyTorch, pytest, tqdm and the package penstock.
 """
@@ -136,7 +137,7 @@ class Tier(Store):
 
 
 class TierBelowGpu(Tier):
-    """A secondary tier and vLLM's CPU tier above it. `layers`: the KV cache."""
+    """A secondary tier with vLLM's CPU tier in front of it. `layers`: the KV cache."""
 
     def __init__(self, vllm: Any, settings: dict[str, Any], memory: Any, batches: list[list[int]], layers: list[Any]) -> None:
         import torch
@@ -171,7 +172,7 @@ class TierBelowGpu(Tier):
 
 
 class Spec(Store):
-    """PenstockSpec, called like vLLM's connector calls its manager and its worker."""
+    """PenstockSpec, called as vLLM's connector calls its manager and worker."""
 
     def __init__(self, vllm: Any, folder: Path, layers: list[Any], batches: list[list[int]]) -> None:
         self._vllm = vllm
@@ -231,7 +232,7 @@ def vllm_stores(count: int, requests: int, device: str) -> Iterator[tuple[list[A
     if list(Path(engines_files.FOLDER, "vllm").glob("fs_io_C*.so")):
         real.append("vllm.fs_io_C")
     else:
-        sys.modules["vllm.fs_io_C"] = None  # type: ignore[assignment]  # as in an installation without it
+        sys.modules["vllm.fs_io_C"] = None  # type: ignore[assignment]  # as if vLLM had been installed without it
         print("vLLM's compiled module fs_io_C is missing, so the fs tier is slower here than in vLLM")
     layouts = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping"
     names = {"vllm": {"__version__": "of the folder"}, layouts: {"canonical_format_id": lambda *_: "x"}}
@@ -243,7 +244,7 @@ def vllm_stores(count: int, requests: int, device: str) -> Iterator[tuple[list[A
         layers = [torch.zeros((2 * count, PAGE_BYTES), dtype=torch.int8, device=device) for _ in range(LAYERS)]
     batches = [list(range(first, first + count // requests)) for first in range(0, count, count // requests)]
     with engines_files.modules_of("vllm", real, names) as found:
-        # The last module's names win: tiers and connectors have classes of the same name.
+        # The last module's names take precedence: tiers and connectors have classes with the same names.
         order = sorted(found, key=lambda name: ".kv_connector." not in name)
         vllm = tests.registered([found[name] for name in order])
         vllm.config_of, vllm.keys_of = tests.config_of, tests.keys_of
@@ -346,7 +347,7 @@ ENGINES = {"vllm": vllm_stores, "sglang": sglang_stores}
 
 
 def random_bytes(like: Any, seed: int) -> Any:
-    """Returns a NumPy array or a tensor, as `like` is one."""
+    """Returns a NumPy array if `like` is one, else a tensor."""
     values = numpy.random.default_rng(seed).integers(0, 256, tuple(like.shape), numpy.uint8)
     if isinstance(like, numpy.ndarray):
         return values
@@ -401,7 +402,7 @@ def main() -> int:
     parser.add_argument("files", type=Path, metavar="ENGINES", help="folder with the files of the engines' wheels")
     parser.add_argument("--folder", type=Path, help="folder for the stores (default: a temporary one)")
     parser.add_argument("--blocks", type=int, default=256)
-    parser.add_argument("--device", default="cpu", help="vLLM: where the KV cache is, such as cuda:0")
+    parser.add_argument("--device", default="cpu", help="vLLM: the device of the KV cache, such as cuda:0")
     parser.add_argument("--requests", type=int, default=1, help="vLLM: how many requests the blocks belong to")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--json", type=Path)

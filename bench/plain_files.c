@@ -1,6 +1,6 @@
-// The program that bench/small_files_bench.py compares with: threads that open, read and close the files named on standard input.
-//   plain_files THREADS FROM_FOLDER [TO_FOLDER]   reads each into new memory that is kept, or writes each to TO_FOLDER
-// Prints the seconds, and the CPU seconds of the process.
+// The baseline of bench/small_files_bench.py: threads that open, read and close the files named on standard input.
+//   plain_files THREADS FROM_FOLDER [TO_FOLDER]   reads each file into new memory and keeps it, or copies each file to TO_FOLDER
+// Prints the elapsed seconds, and the CPU seconds of the process.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

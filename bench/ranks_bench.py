@@ -16,7 +16,7 @@ Llama-like model and compares each value with the model's files. Rows:
 Ways: "original", "prefetch" (the engine's own), "run" (the same program, started with `penstock run`). Columns:
 
     read/need   bytes read from the mount, per byte of what the ranks of each host need
-    pages/need  size of the pages that contain those bytes, the least that a page cache reads. Columns of a matrix begin and end inside pages
+    pages/need  size of the pages that contain those bytes, which a page cache reads at least. Columns of a matrix begin and end inside pages
     seconds     until the last rank is ready
     x link      seconds / (bytes that the hosts' ranks need / rate)
     MiB/rank    the most memory of a rank, without mapped files, above what it had before; without a GPU, also without its tensors
@@ -131,7 +131,7 @@ def needed_bytes(folder: Path, ranks: int, world: int) -> int:
 
 
 def page_bytes(folder: Path, first: int, ranks: int, world: int) -> int:
-    """Returns the size of the pages that contain what the ranks of a host need: the page cache reads no less."""
+    """Returns the size of the pages that contain what a host's ranks need: the page cache reads at least these."""
     import numpy as np
 
     total = 0
@@ -414,7 +414,7 @@ def mounted(arguments: argparse.Namespace, hosts: int) -> Iterator[list[Path]]:
 
 @contextlib.contextmanager
 def namespaces(count: int) -> Iterator[list[list[str]]]:
-    """Makes a network namespace for each of two hosts, and a link between them. Yields the words that start a program in each."""
+    """Creates a network namespace for each of two hosts, and a link between them. Yields the command prefix that runs a program in each."""
     names = [f"penstock-ranks-{os.getpid()}-{number}" for number in range(count)]
     commands = [f"netns add {each}" for each in names]
     commands += [f"link add ranks0 netns {names[0]} type veth peer name ranks0 netns {names[-1]}"]
@@ -531,7 +531,7 @@ def main() -> int:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--ways", nargs="+", choices=("original", "prefetch", "run"), default=["original", "prefetch", "run"])
     parser.add_argument("--whole", nargs="*", choices=SHARDED, default=[], help="tensors that every rank loads whole, such as k_proj v_proj")
-    parser.add_argument("--namespaces", action="store_true", help="run two hosts in network namespaces, as root; the mount does not use the network")
+    parser.add_argument("--namespaces", action="store_true", help="run the two hosts in network namespaces (needs root); the mount does not use their network")
     parser.add_argument("--server", type=Path, default=SERVER)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)

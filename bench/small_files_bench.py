@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Measures folders of small files, such as caches of compiled kernels: penstock.read_tree() and `penstock cp -r` compared with plain threads.
 
-    bench/small_files_bench.py                            20,000 files of 4 to 200 KiB in the current folder's file system
+    bench/small_files_bench.py                            20,000 files of 4 to 200 KiB on the current folder's file system
     bench/small_files_bench.py --folder /dev/shm --files 5000 --repeat 5 --cold --json FILE
-    bench/small_files_bench.py --source FOLDER            a folder that exists, for example on a network mount; nothing is created in it
+    bench/small_files_bench.py --source FOLDER            an existing folder, for example on a network mount; nothing is created in it
 
-"plain N" is bench/plain_files.c with N threads: open, read into new memory, close; or open, read, create, write, close. It gets the names for
-free; Penstock lists the folder, and cp creates each file under a hidden name first. Times are the best of --repeat runs taken in turn, with the CPU
-seconds of that run. "of best" is the fraction of the fastest plain row. --cold drops the files' pages before each run, and as root also names and
-inodes. The contents are compared once. Requires a C compiler and the package penstock; --penstock sets the command for cp.
+"plain N" is bench/plain_files.c with N threads: open, read into new memory, close; or open, read, create, write, close. It receives the
+names on standard input; Penstock lists the folder, and cp first creates each file under a hidden name. Each time is the best of --repeat runs taken in
+turn, with the CPU seconds of that run. "of best" is the speed relative to the fastest plain row. --cold drops the files' pages before each run, and as
+root also cached names and inodes. The contents are compared once. Requires a C compiler and the package penstock; --penstock sets the command for cp.
 """
 
 from __future__ import annotations

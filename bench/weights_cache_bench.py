@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures a start from a cache of finished weights (penstock.weights_cache) beside load_into() and beside the link.
+"""Measures a start from a cache of finished weights (penstock.weights_cache), compared with load_into() and with the link.
 
 Usage: weights_cache_bench.py [--gb 8] [--device cuda:0] [--folder FOLDER] [--runs 5]
 
-Each line is one figure: name, GB/s (median of the runs), and milliseconds. Needs PyTorch, Penstock and twice the size in the folder and the memory.
+Each line is one figure: name, GB/s (median of the runs), and milliseconds. Needs PyTorch, Penstock, and twice the size in the folder and in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import penstock.safetensors
 from penstock.weights_cache import WeightsCache, _digest
 
 LARGE_BYTES = 117 << 20  # weights of a layer of an 8B model
-SMALL_BYTES = 8192  # norms and scales; eight of them beside each weight
+SMALL_BYTES = 8192  # norms and scales; eight of them for each weight
 
 
 def parameters(total_bytes: int, device: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def measured(name: str, nbytes: int, device: str, runs: int, call: Callable[[], 
     print(f"{name:44} {nbytes / median / 1e9:7.2f} GB/s {median * 1e3:9.1f} ms   first {seconds[0] * 1e3:.1f}, best {min(seconds) * 1e3:.1f}", flush=True)
 
 
-# A fresh process, as after a restart. PyTorch and CUDA are up before the clock starts.
+# A new process, as after a restart. PyTorch and CUDA are initialized before the clock starts.
 FRESH = """
 import sys, time, torch
 folder, device = sys.argv[1:]
@@ -129,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gb", type=float, default=8)
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--folder", help="for the cache; by default /dev/shm, or the folder for temporary files if /dev/shm is too small")
+    parser.add_argument("--folder", help="the folder of the cache (default: /dev/shm, or the folder for temporary files if /dev/shm is too small)")
     parser.add_argument("--runs", type=int, default=5)
     options = parser.parse_args()
     print(f"penstock {penstock.__version__}, PyTorch {torch.__version__}, {torch.cuda.get_device_name() if options.device.startswith('cuda') else 'CPU'}", flush=True)

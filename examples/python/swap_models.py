@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Swapping models: several models take turns on one GPU, and come back from memory of the host at the speed of its link.
+"""Swaps models: several models take turns on one GPU, and return to it from host memory at the speed of the link.
 
     swap_models.py MODEL MODEL... [--device DEVICE] [--budget-gb GB] [--swaps S] [--changed]
 
 Each MODEL is a safetensors file, or a folder of them. Its page cache is pinned, in the given order, while the budget lasts; the rest is read from the
-page cache as usual. A model leaves the GPU before the next one comes, so the GPU holds one model at a time. Weights that come from files need no copy
-to leave. With --changed, for weights that a program has changed, they are copied to pinned memory and back. For the adapters of one model (LoRA), see
-safetensors_adapters.py. DEVICE: the first GPU (with PyTorch), or host:0, which simulates one.
+page cache as usual. A model leaves the GPU before the next one is loaded, so the GPU holds one model at a time. Weights that are in files need not be
+copied when they leave. --changed is for weights that a program has changed: they are copied to pinned memory and back. For the adapters of one model
+(LoRA), see safetensors_adapters.py. DEVICE: a GPU (requires PyTorch; the default is the first one), or host:0, which simulates one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Model:
         self.tensors: dict[str, Any] = {}
 
     def pin(self, budget: int) -> int:
-        """Pins files that fit into the budget, and returns what is left of it, in bytes."""
+        """Pins the files that fit into the budget. Returns the remaining budget in bytes."""
         for file in self._files:
             if file.stat().st_size <= budget:
                 try:
@@ -54,7 +54,7 @@ class Model:
                 self._kept[name] = to_host(tensor, self._kept.get(name))
             settle(self._device)
         self.tensors = {}
-        free(self._device)  # the next model may be larger than this one's memory
+        free(self._device)  # the next model may not fit into this one's memory
 
     def wake(self) -> None:
         if self._kept:
@@ -78,11 +78,11 @@ class Model:
         return sum(len(each) if self._device == "host:0" else each.nbytes for each in self.tensors.values())
 
 
-# On host:0, tensors are DeviceBuffers; on a GPU, PyTorch's.
+# On host:0, tensors are DeviceBuffers; on a GPU, PyTorch tensors.
 
 
 def to_host(tensor: Any, room: Any) -> Any:
-    """Copies into the room of an earlier copy; None makes one, which takes longer than the copy."""
+    """Copies a tensor into the memory of an earlier copy. None allocates memory, which takes longer than the copy."""
     if not hasattr(tensor, "is_cuda"):
         return tensor.to_host() if len(tensor) else b""
     import torch
@@ -117,7 +117,7 @@ def free(device: str) -> None:
 
 
 def memory_of(models: list[Model], device: str) -> int:
-    """Returns the device's memory in use, in bytes."""
+    """Returns the device memory in use, in bytes; on a GPU, the peak."""
     if device == "host:0":
         return sum(each.nbytes for each in models)
     import torch
@@ -149,7 +149,7 @@ def main() -> None:
         began = time.perf_counter()
         model.wake()
         awake += time.perf_counter() - began
-        assert model.sample() == samples[model], f"{model.name} has other weights than before"
+        assert model.sample() == samples[model], f"{model.name} has different weights than before"
         most, moved = max(most, memory_of(models, device)), moved + sizes[model]
         began = time.perf_counter()
         model.sleep(wanted.changed)

@@ -190,9 +190,9 @@ struct stream_request {
   // still being copied. Wait for the stream before you use the bytes. If the call itself fails after that, ended has already been called.
   // This makes a stream of small reads a third faster.
   bool told_early = false;
-  // With constant_arguments and without bytes_done: later work on the stream may start before ended is called, and before what a write has
-  // taken from memory is in the file, so small requests do not wait for the host. Reads queued later on streams still read what it writes;
-  // before ended is called, no other write and no request outside streams may overlap a write.
+  // With constant_arguments and without bytes_done: later work on the stream may start before ended is called and before the bytes of a
+  // write are in the file, so small requests do not wait for the host. Reads that are queued later on any stream still return these bytes.
+  // Until ended is called, no other write and no request outside streams may overlap the write.
   bool passes_early = false;
   // May be empty. Called once, after *bytes_done is set and, without passes_early, before later work on the stream starts, on an engine
   // thread: it must not block or call the driver. Not called if the call that queues the request fails.

@@ -150,16 +150,16 @@ class PENSTOCK_API store {
     return get_async(std::span(items.begin(), items.size()), std::move(done));
   }
 
-  // Queue a put or get on a stream of the device that owns all of the pieces (null: its default stream), without waiting for the stream: it
-  // reads or writes the pieces after the work queued before it and before the work queued after it, as stream_request does. The memory must
-  // stay valid until the call has completed; the stream may change it after the put, and read it after the get. If a key of a get is not
-  // done, the contents of its memory are undefined, and later work on the stream reads them: the stream does not fail.
+  // Queue a put or get on a stream of the device that owns all of the pieces (null: its default stream). They do not wait for the stream.
+  // The pieces are read or written after the work queued earlier on the stream and before the work queued later, as for stream_request.
+  // The memory must stay valid until the call has completed; work queued later on the stream may use it. If a get does not find a key, or
+  // fails, the key's memory has undefined contents, which later work on the stream reads: the stream does not fail.
   // A get finds the values that exist when it is called, and those of puts queued earlier on the same stream. Neither a later put nor
-  // eviction changes what it reads. Puts of the same key take effect in call order on whichever streams. When a put has completed, all
-  // other calls find its value, which has no checksum. Gets verify checksums only in memory of the host device. A put that needs room drops
-  // values before it returns, which may wait for the index. The results of a call without any value are available at once. Further errors
-  // for single keys: unsupported (host memory), no_space (also if the rest of the store is taken by calls in progress). Destroying or
-  // closing the store waits for the streams.
+  // eviction changes what it reads. Puts of the same key take effect in the order of the calls, even on different streams. When a put has
+  // completed, all other calls find its value, which has no checksum. Gets verify checksums only in memory of the host device. A put that
+  // needs room drops values before it returns, and may wait for the index to do so. If a call moves no value, its results are available at
+  // once. Further errors for single keys: unsupported (host memory), no_space (also if calls in progress use the rest of the store).
+  // Destroying or closing the store waits for the streams.
   [[nodiscard]] call put_on_stream(void* stream, std::span<const item> items, callback done = {}) const;
   [[nodiscard]] call put_on_stream(void* stream, std::initializer_list<item> items, callback done = {}) const {
     return put_on_stream(stream, std::span(items.begin(), items.size()), std::move(done));

@@ -9,10 +9,10 @@ namespace penstock {
 
 // Waits until no request of any engine in this process is in flight, then ends the library's threads, closes its rings and its connections
 // to servers, frees its pinned memory, unregisters pinned files and registered memory, and makes key-value stores durable. Files and stores
-// stay open. The next call of any kind brings everything back by itself. Calls on other threads meanwhile wait or complete; they never
-// fail. For a checkpoint, make none between this call and the freeze. timeout: a large one waits for ever. Blocks. Errors: unsupported (a
-// pipe or listener is open; the message names it: close it first), timed_out (the message names requests in flight), invalid_argument
-// (called in a callback), io (a store cannot be made durable). After an error everything remains usable.
+// stay open. The next call of any kind restores everything. Calls on other threads wait or complete meanwhile; they never
+// fail. For a checkpoint, make no call between this one and the freeze. Without a timeout, waits without limit. Blocks. Errors: unsupported
+// (a pipe or listener is open; the message names it: close it first), timed_out (the message names requests in flight), invalid_argument
+// (called from a callback), io (a store cannot be made durable). After an error, everything remains usable.
 PENSTOCK_API status quiesce(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
 
 }  // namespace penstock

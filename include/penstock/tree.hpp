@@ -1,4 +1,4 @@
-// Reads all files of a folder and its subfolders into memory at once, such as a cache of compiled kernels.
+// Reads all files of a folder and its subfolders into memory with one call, for example a cache of compiled kernels.
 #pragma once
 
 #include <cstddef>
@@ -27,14 +27,14 @@ struct tree_block {
 };
 
 struct tree_file {
-  std::string path;  // from the folder on, with "/" between names
+  std::string path;  // relative to the folder, with "/" between names
   std::shared_ptr<const tree_block> block;
   std::size_t offset = 0;  // in the block
   std::size_t bytes = 0;
 };
 
 // Returns the regular files, sorted by path. Blocks. Follows the folder's own path, and links inside the folder to files inside it. Errors,
-// which name the file: os errors (for example, it vanished or must not be read); not_a_file (a FIFO, a socket, a device, or a link that
+// which name the file: os errors (for example, it vanished or you may not read it); not_a_file (a FIFO, a socket, a device, or a link that
 // leads out of the folder or to a folder); invalid_argument (more bytes or files than the options allow); io (it changed while it was
 // read); cancelled.
 PENSTOCK_API result<std::vector<tree_file>> read_tree(const std::string& folder, const tree_options& options = {});

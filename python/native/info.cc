@@ -150,7 +150,7 @@ void add_info(nb::module_& module) {
   module.def("quiesce", &quiesce, "timeout"_a = nb::none(),
              "Waits until no request is in flight, then ends Penstock's threads, closes its io_uring rings and its connections to\n"
              "servers, frees its pinned memory and makes key-value stores durable, so that CRIU and cuda-checkpoint can freeze the\n"
-             "process. Files and stores stay open, and the next call brings everything back. Meanwhile, calls on other threads wait\n"
+             "process. Files and stores stay open, and the next call restores everything. Meanwhile, calls on other threads wait\n"
              "or complete. timeout: seconds. Raises TimedOut, which names a request in flight, and Error if a pipe or listener is open:\n"
              "they cannot be frozen, so close them first. Everything then remains usable.");
   module.def(

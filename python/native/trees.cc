@@ -67,7 +67,7 @@ void add_trees(nb::module_& module) {
       "Reads all files of a folder and its subfolders into memory, with as many threads as the file system can use. Blocks.\n"
       "Returns a dict of read-only memoryviews by path, relative to the folder with \"/\" between names, sorted. The views of small\n"
       "files share blocks of 8 MiB, so copy the few that you keep for long. Follows links to files inside the folder. Raises an\n"
-      "error that names the file if it vanishes, changes while it is read, must not be read, or is a link that leads elsewhere,\n"
+      "error that names the file if it vanishes, changes while it is read, cannot be read, or is a link that leads elsewhere,\n"
       "a socket or a device; InvalidArgument if there are more than max_bytes or max_files.");
 }
 

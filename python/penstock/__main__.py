@@ -18,7 +18,7 @@ def main() -> int:
     """Replaces this process with the command, passing the same arguments. Returns only on failure."""
     program = command()
     arguments = sys.argv[1:]
-    if arguments[:1] == ["serve"]:  # its server is a Python program
+    if arguments[:1] == ["serve"]:  # this command runs a Python program
         arguments[1:1] = ["--python", sys.executable]
     try:
         os.execv(program, ["penstock", *arguments])

@@ -573,7 +573,7 @@ def read_tree(
     """Reads all files of a folder and its subfolders into memory, with as many threads as the file system can use. Blocks.
     Returns a dict of read-only memoryviews by path, relative to the folder with "/" between names, sorted. The views of small
     files share blocks of 8 MiB, so copy the few that you keep for long. Follows links to files inside the folder. Raises an
-    error that names the file if it vanishes, changes while it is read, must not be read, or is a link that leads elsewhere,
+    error that names the file if it vanishes, changes while it is read, cannot be read, or is a link that leads elsewhere,
     a socket or a device; InvalidArgument if there are more than max_bytes or max_files."""
 def devices() -> list[Device]:
     """Returns all devices, the GPUs first and then the host device. Does not create a context on any of them."""
@@ -611,7 +611,7 @@ def trim() -> int:
 def quiesce(timeout: float | None = None) -> None:
     """Waits until no request is in flight, then ends Penstock's threads, closes its io_uring rings and its connections to
     servers, frees its pinned memory and makes key-value stores durable, so that CRIU and cuda-checkpoint can freeze the
-    process. Files and stores stay open, and the next call brings everything back. Meanwhile, calls on other threads wait
+    process. Files and stores stay open, and the next call restores everything. Meanwhile, calls on other threads wait
     or complete. timeout: seconds. Raises TimedOut, which names a request in flight, and Error if a pipe or listener is open:
     they cannot be frozen, so close them first. Everything then remains usable."""
 def cuda_status() -> str | None:

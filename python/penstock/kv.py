@@ -116,21 +116,21 @@ class Store:
     def put_async(self, items: Items, *, stream: Any = None, return_exceptions: bool = False) -> Future[list[Any]]:
         """Starts `put()` and returns a future. Do not change the buffers until it is done. `cancel()` skips keys that are not being written yet.
 
-        With `stream`, the buffers are read in the order of a stream: after the work queued on it before this call, and before the work queued later,
-        which may change them. `stream` is a stream of PyTorch, CuPy or cuda-python, or its address (0: the default stream), and all buffers are on
-        its GPU. Such a put cannot be cancelled, keeps no checksum, and does not keep Python from exiting. Until the future is done, only gets on the
-        same stream find the values. The last of several puts of a key takes effect. A key fails with "no_space" if there is no room
-        beside the calls in progress.
+        With `stream`, the buffers are read in stream order: after the work queued on the stream before this call, and before the work queued later,
+        which may change them. `stream` is a stream of PyTorch, CuPy or cuda-python, or its address (0: the default stream). All buffers must be on
+        its GPU. Such a put cannot be cancelled, stores no checksum, and does not delay Python's exit. Until the future is done, only gets on the
+        same stream find the values. If a key is put several times, the last put takes effect. A key fails with "no_space" if the calls in progress
+        leave no room for it.
         """
         return self._native.put(*_keys_and_buffers(items), return_exceptions, stream)
 
     def get_async(self, items: Items, *, stream: Any = None, return_exceptions: bool = False) -> Future[list[Any]]:
         """Starts `get()` and returns a future. Gets do not wait for puts.
 
-        With `stream`, as for `put_async()`, the buffers are filled in the order of the stream. The keys are looked up now: the get finds the values in
-        the store and those of puts queued earlier on the same stream. The stream cannot fail. In the buffers of missing keys, later work on the
-        stream finds the old contents; in those of keys that fail, old contents, zeros or parts of the value. If all keys are missing, the future
-        does not wait for the stream.
+        With `stream`, as for `put_async()`, the buffers are filled in stream order. The keys are looked up during this call, which finds the values in
+        the store and those of puts queued earlier on the same stream. Errors do not stop the stream: the buffers of missing keys then keep their old
+        contents, and those of keys that fail contain old contents, zeros or parts of the value. If all keys are missing, the future does not wait
+        for the stream.
         """
         return self._native.get_async(*_keys_and_buffers(items), return_exceptions, stream)
 

@@ -10,8 +10,8 @@ namespace penstock::core {
 
 class resident;
 
-// Marks the calling thread as inside a public call. While the gate is closed, the constructor waits, unless the thread is already inside
-// one, or is one of the library's threads, whose work must end before the gate can be used.
+// Marks the calling thread as inside a public call. While the gate is not open, the constructor waits, unless the thread is already inside
+// a call. While the gate is closing, the library's threads do not wait either, because their requests must complete before it can shut.
 class calling {
  public:
   calling() noexcept;
@@ -30,17 +30,17 @@ class in_flight {
   void end() noexcept;
 
  private:
-  std::uint32_t process_;  // the number of forks before it was counted, plus one; 0: has ended
+  std::uint32_t process_;  // the number of forks before the operation was counted, plus one; 0: it has ended
 };
 
 namespace gate {
 
-// Adds an object that rests with the process. Throws bad_alloc.
+// Registers an object that quiesce() puts to rest, without keeping it alive. Throws bad_alloc.
 void add(const std::shared_ptr<resident>& added);
 // Returns the existing objects, newest first.
 [[nodiscard]] std::vector<std::shared_ptr<resident>> residents();
 
-// The states of the gate. Only the thread that has closed it changes it, until it opens again.
+// The states of the gate. From closing until asleep, only the thread that closed the gate changes the state.
 enum class state : std::uint8_t {
   open,
   closing,  // only the library's threads may enter
@@ -48,9 +48,9 @@ enum class state : std::uint8_t {
   asleep,   // everything rests; the next call wakes the residents and opens the gate
 };
 void set(state next) noexcept;
-// Closes the gate. Returns false if another thread has closed it.
+// Starts to close the gate. Returns false if another thread has done so.
 [[nodiscard]] bool try_close() noexcept;
-// After try_close(), lets the calling thread make public calls. The destructor lets all threads in, and the first one wakes everything.
+// After try_close(), lets the calling thread make public calls. The destructor lets all threads in; the next call wakes the residents.
 class keeper {
  public:
   keeper() noexcept;

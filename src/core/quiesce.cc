@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace gate = core::gate;
 
-// A thread that waits at the gate may hold a lock that a callback needs. So the gate is closed only for a while, and opened in between.
+// A thread that waits at the gate may hold a lock that a callback needs, so each attempt closes the gate only for a limited time.
 constexpr std::chrono::milliseconds first_attempt = 50ms;
 constexpr std::chrono::milliseconds longest_attempt = 1s;
 constexpr std::chrono::milliseconds between_attempts = 5ms;
@@ -63,7 +63,7 @@ status rest_all(deadline_clock::time_point until) {
   return {};
 }
 
-// Call with the gate closed. Returns would_block if something was in flight all the time.
+// The gate must be closed. Returns would_block if something was in flight until attempt_ends.
 status attempt(deadline_clock::time_point attempt_ends, deadline_clock::time_point until) {
   while (becomes_quiet(attempt_ends)) {
     gate::set(gate::state::shut);
@@ -71,13 +71,14 @@ status attempt(deadline_clock::time_point attempt_ends, deadline_clock::time_poi
       auto open_pipe = find_obstacle();
       return open_pipe.ok() ? rest_all(until) : open_pipe;
     }
-    gate::set(gate::state::closing);  // a thread of the library has started a request meanwhile
+    gate::set(gate::state::closing);  // a thread of the library has started a request in the meantime
   }
   return {errc::would_block, {}};
 }
 
 status quiesce_until(deadline_clock::time_point until) {
-  if (gate::is_inside()) return {errc::invalid_argument, "a callback cannot wait for requests, which may wait for it"};
+  if (gate::is_inside())
+    return {errc::invalid_argument, "a callback cannot wait for all requests, because one of them may wait for the callback"};
   for (auto length = first_attempt;; length = std::min(2 * length, longest_attempt)) {
     if (auto open_pipe = find_obstacle(); !open_pipe.ok()) return open_pipe;
     if (gate::try_close()) {

@@ -244,7 +244,7 @@ class tree_reader {
     struct stat before {};
     if (::fstat(fd.get(), &before) != 0) return status::from_errno(errno, shown(path));
     if (!S_ISREG(before.st_mode))
-      return {errc::not_a_file, fmt::format("{} is {}not a file", shown(path), which.is_link ? "a link to what is " : "")};
+      return {errc::not_a_file, fmt::format("{} is {}not a file", shown(path), which.is_link ? "a link to something that is " : "")};
     const auto bytes = static_cast<std::size_t>(before.st_size);
     if (bytes > options_.max_bytes || total_bytes_.fetch_add(bytes) + bytes > options_.max_bytes)
       return {errc::invalid_argument, fmt::format("the files in {} have more than {} bytes (max_bytes)", folder_, options_.max_bytes)};

@@ -75,7 +75,7 @@ def main() -> None:
 
     descriptor = os.open(source, os.O_RDONLY)
     with filesystem.CuFileDriver(descriptor) as file:
-        equal(file.pread(memories["device"], 600, SIZE - 600, 0), 600, "pread up to the end of the file")  # across it, cuCIM never returns
+        equal(file.pread(memories["device"], 600, SIZE - 600, 0), 600, "pread up to the end of the file")  # a read across it never returns in cuCIM
     os.close(descriptor)
     ok("a descriptor of the caller")
     print(f"{4 * len(memories) * len(PIECES) + 1} transfers of {', '.join(memories)} memory")

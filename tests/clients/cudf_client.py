@@ -5,8 +5,8 @@ Needs pylibcudf, CuPy and a GPU.
 
 Usage: penstock run -- python3 cudf_client.py FOLDER [LIBRARY] [--gb N] [--url URL]
 LIBRARY: the library file that must be in use. --gb: the size of each table (default 0.2). --url: the web address of FOLDER, to read from there instead.
-Writes the files to FOLDER unless they are there. The last line gives the speed of the first read and of the best of five: bytes of the file divided by
-seconds. To compare with cuDF as it is, run this twice on the same folder, the second time without `penstock run` and without LIBRARY.
+Writes the files to FOLDER if they are missing. The last line gives the speed of the first read and of the best of five: bytes of the file divided by
+seconds. To compare with cuDF without Penstock, run this twice on the same folder, the second time without `penstock run` and without LIBRARY.
 """
 
 import argparse

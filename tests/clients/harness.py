@@ -370,7 +370,7 @@ class Place:
     def run(
         self, client: Client, command: Sequence[object], library_path: str = "", python_path: str = "", leaves: Sequence[str] = (), **more: str
     ) -> str:
-        """Runs a program, and returns its output if it passed. Its working directory is empty before, and afterwards only has files that it `leaves`."""
+        """Runs a program, and returns its output if it passed. Its working directory is empty before, and may contain only the files in `leaves` afterwards."""
         environ = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")}
         for name, path in (("LD_LIBRARY_PATH", library_path), ("PYTHONPATH", python_path)):
             paths = [each for each in (path, os.environ.get(name, "")) if each]  # the inherited one may lead to libcuda.so.1

@@ -2,4 +2,4 @@
 
 import time
 
-package_seconds = -time.perf_counter()  # how long importing the package took, once it has ended; for PENSTOCK_LOG=summary
+package_seconds = -time.perf_counter()  # the time the import took, once it has ended; for PENSTOCK_LOG=summary

@@ -1,4 +1,4 @@
-"""The first load of a process: prepares the GPU while Python imports what the load needs. With PENSTOCK_LOG=summary, prints where its time went."""
+"""The first load of a process: prepares the GPU while Python imports what the load needs. With PENSTOCK_LOG=summary, prints how long each step took."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.0002
 
 
 class FirstLoad:
-    """A context manager around loads. Does nothing for those after the first, and for a load that another one contains."""
+    """A context manager around loads. Does nothing for loads after the first one, or for a load inside another one."""
 
     def __init__(self) -> None:
         self._import_began, self._import_seconds = time.perf_counter(), 0.0
@@ -33,11 +33,11 @@ class FirstLoad:
         self._watcher: threading.Thread | None = None
 
     def imports_end(self) -> None:
-        """Ends the time that the package and the submodule that loads took to import. Only the first such submodule counts."""
+        """Records that the package and the submodule that loads are imported. Only the first such submodule counts."""
         self._import_seconds = self._import_seconds or package_seconds + time.perf_counter() - self._import_began
 
     def of(self, filename: Any, device: Any) -> FirstLoad:
-        """Starts the first load: if the target is a GPU, opens the file, whose threads then pin memory and create streams."""
+        """Starts the first load. If the target is a GPU, opens the file, so that its threads pin memory and create streams in the background."""
         if self._done or self._thread is not None:
             return self
         self._thread = threading.get_ident()
@@ -47,7 +47,7 @@ class FirstLoad:
             try:
                 self._file = _native.open(os.fspath(filename))
                 self._file.prepare(device)
-            except Exception:  # not a single file, or a mistake that the load itself reports
+            except Exception:  # not a single file, or a mistake that the load itself will report
                 self._close()
         self.mark("engine")
         return self
@@ -75,7 +75,7 @@ class FirstLoad:
             self._steps.append((step, time.perf_counter() - self._began))
 
     def reads_begin(self) -> None:
-        """Records when the first bytes arrive from now on."""
+        """Starts to watch for the first bytes, and records when they arrive."""
         if self._is_logged and self._thread == threading.get_ident() and self._watcher is None:
             self._bytes_before = _bytes_read()
             self._watcher = threading.Thread(target=self._watch, name="penstock-first", daemon=True)
@@ -91,7 +91,7 @@ class FirstLoad:
         self._steps.append(("first bytes", time.perf_counter() - self._began))
 
     def take(self, name: str) -> _native.File | None:
-        """Returns the open file of this name, once. The caller closes it."""
+        """Returns the open file if it has this name, else None. The caller closes it. A second call returns None."""
         if self._file is None or self._thread != threading.get_ident() or self._file.name != name:
             return None
         file, self._file = self._file, None

@@ -9,7 +9,7 @@ from typing import Any
 
 def _interpreters() -> Any:
     """Returns the module, or None if Python lacks it."""
-    if sys.version_info < (3, 13):  # a search for it would take as long as an import
+    if sys.version_info < (3, 13):  # do not search for it: that takes as long as an import
         return None
     try:
         return importlib.import_module("_interpreters")

@@ -42,5 +42,5 @@ def tried(engine: str, what: str, call: Callable[[], Any], failed: Any) -> Any:
     try:
         return call()
     except Exception as problem:
-        LOG.warning("%s: Penstock could not %s: %s", engine, what, str(problem))  # a kept traceback would keep buffers
+        LOG.warning("%s: Penstock could not %s: %s", engine, what, str(problem))  # not the exception, because its traceback would keep buffers alive
         return failed

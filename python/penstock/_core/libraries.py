@@ -31,7 +31,7 @@ LIBRARIES = {
 
 
 def choose_library(device: Place = None, framework: str | None = None, error: type[Error] = InvalidArgument) -> tuple[str, str]:
-    """Returns the library of a result ("torch", "numpy", "cupy" or "penstock": DeviceBuffers, which are plain bytes) and its device ("host",
+    """Returns the library of a result ("torch", "numpy", "cupy", or "penstock" for DeviceBuffers, which are plain bytes) and its device ("host",
     "host:0" or "cuda:N"). Does not import PyTorch or NumPy.
 
     The first rule that applies decides:

@@ -1,4 +1,4 @@
-"""Checks what another process sent, and passes errors between processes."""
+"""Checks messages from another process, and passes errors between processes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Weights that one process holds for others: how a reader finds them, and maps or copies them."""
+"""Weights that one process holds for others: how a reader finds, maps and copies them."""

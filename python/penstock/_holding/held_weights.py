@@ -101,7 +101,7 @@ class HeldWeights(Closable):
             return
         if descriptor < 0 or not is_sealed(descriptor, nbytes):
             raise malformed("memory that is not sealed, or too small")
-        self._memory = mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_COPY)  # private, so a write affects only this process
+        self._memory = mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_COPY)  # private: a write affects only this process
         self._file = _native.open(descriptor)  # of a duplicate
 
     def chosen(self, names: set[str] | None) -> list[Tensor]:
@@ -149,7 +149,7 @@ class HeldWeights(Closable):
         return rows
 
     def tensors_of(self, files: Sequence[SourceFile]) -> list[Tensor] | None:
-        """Returns the tensors of these files, in their order, or None unless the server has read all of them with the same contents."""
+        """Returns the tensors of these files, in the order of the files. None if the server lacks a file, or read it with other contents."""
         by_file: dict[SourceFile, list[Tensor]] = {each: [] for each in self.listing.files if each is not None}
         if not by_file.keys() >= set(files):
             return None
@@ -169,8 +169,8 @@ class HeldWeights(Closable):
             return False
 
     def check(self) -> None:
-        """Raises Closed unless the server's memory is still valid. Asks the server, because a closed connection is noticed too late if a process is
-        killed: its memory may be freed first.
+        """Raises Closed unless the server's memory is still valid. Asks the server: if a process is killed, its memory may be freed before its
+        connections are closed.
         """
         if self.device != "host" and not self._is_answered():
             raise Closed(f"{self.address}: the server has ended, so its weights on {self.device} are no longer valid", code="closed")
@@ -197,8 +197,8 @@ class HeldWeights(Closable):
 
 
 def find_held(files: Sequence[str], device: str, server: str | None = None, on_host: bool = True) -> tuple[HeldWeights, list[Tensor]] | None:
-    """Returns a server that holds these files with their present contents, and their tensors; None if there is none. Raises nothing for a server
-    that cannot be used. `server`: its address; None looks at the default addresses of the device and, with `on_host`, of the host.
+    """Returns a server that holds these files with their current contents, and their tensors; None if there is none. If a server cannot be used,
+    logs the reason and raises nothing. `server`: its address; None tries the default addresses of the device and, with `on_host`, of the host.
     """
     for address in dict.fromkeys([server] if server is not None else map(default_address, [device, "host"] if on_host else [device])):
         held = None
@@ -218,7 +218,7 @@ def find_held(files: Sequence[str], device: str, server: str | None = None, on_h
 
 
 def _runs(tensors: Sequence[Tensor], starts: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Returns offset, bytes and start of the ranges to copy. Tensors that are neighbours on both sides are copied together."""
+    """Returns the ranges to copy: offset at the server, bytes, offset in the copy. Tensors that are adjacent in both are copied together."""
     runs: list[tuple[int, int, int]] = []
     for each, start in zip(tensors, starts):
         if not each.nbytes:

@@ -1,7 +1,7 @@
-"""What a server of held weights sends to a reader that attaches: one message with descriptors, one of which contains the list of tensors.
+"""The message that a server of held weights sends to a reader, with descriptors, one of which contains the list of tensors.
 
-The server sends this message as soon as it has accepted a connection from a process of its user. Later it answers only whether it is alive: a reader
-that has copied from memory of a GPU asks, because an answer proves that the memory was not freed before.
+The server sends this message as soon as it has accepted a connection from a process of its user. After that, it only answers the question whether it
+is alive. A reader that has copied GPU memory asks this: an answer proves that the memory was still valid during the copy.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ def default_device() -> str:
 
 
 def default_address(device: str) -> str:
-    """Returns the address of this user's server for a device: "host", "host:0" or "cuda:1". GPUs are named by UUID, because CUDA_VISIBLE_DEVICES
-    changes their numbers.
+    """Returns the address of this user's server for a device, such as "host", "host:0" or "cuda:1". It contains the UUID of a GPU, because
+    CUDA_VISIBLE_DEVICES changes the number.
     """
     uuid = _native.device(device).uuid if is_gpu(device) else ""
     return f"unix:@penstock-weights-{os.geteuid()}-{uuid or device}"
 
 
 def door_of(address: str) -> str:
-    """Returns the name of the socket at which readers attach, as for socket.bind(). Raises InvalidArgument."""
+    """Returns the name of the socket for readers, as socket.bind() expects it. Raises InvalidArgument."""
     name = address.removeprefix("unix:") if isinstance(address, str) else ""
     if not isinstance(address, str):
         raise TypeError(f"address must be a str, not {type(address).__name__}")
@@ -86,7 +86,7 @@ def process_and_user(connection: socket.socket) -> tuple[int, int]:
 
 
 def error_of(problem: OSError, what: str) -> Error:
-    """Returns the Error for a failed system call. `what`: the object of the call."""
+    """Returns the Error for a failed system call. `what`: the object that the call was for."""
     if isinstance(problem, Error):
         return problem
     code = {errno.ENOMEM: "out_of_memory", errno.EACCES: "permission_denied", errno.EPERM: "permission_denied"}.get(problem.errno or 0, "io")
@@ -97,7 +97,7 @@ def error_of(problem: OSError, what: str) -> Error:
 
 
 def seal(descriptor: int) -> None:
-    """Forbids further writes and changes of size. There must be no writable mapping if the kernel is older than 5.1."""
+    """Forbids further writes and changes of size. Before Linux 5.1, no writable mapping may exist."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _fixed_size | _future_write)
     except OSError:
@@ -141,7 +141,9 @@ class Tensor(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """`nbytes`: of the memory, a multiple of the alignment. `files` contains None for a file whose contents cannot be compared: one on a server, or one of which only some tensors are held."""
+    """`nbytes`: the size of the memory, a multiple of the alignment. `files` contains None for a file that cannot be compared: one on a server, or one
+    with tensors that are not held.
+    """
 
     nbytes: int
     files: list[SourceFile | None]
@@ -170,7 +172,7 @@ class Listing(NamedTuple):
 
 def _problem_of(nbytes: Any, files: list[SourceFile | None], tensors: list[Tensor]) -> str | None:
     if not _is_count(nbytes) or nbytes < 1 or nbytes % ALIGNMENT or len(tensors) > _most_tensors or len({each.name for each in tensors}) != len(tensors):
-        return "a list with too many tensors, with one twice, or for no memory"
+        return "a list with too many tensors, a duplicate tensor or an invalid size"
     for each in tensors:
         counts = (each.start, each.nbytes, each.file, *each.shape)
         if not isinstance(each.name, str) or each.dtype not in BITS or len(each.shape) > _most_dims or not all(map(_is_count, counts)):

@@ -47,7 +47,7 @@ def describe_path(path: str) -> SourceFile:
 
 
 def wait_until_settled(files: list[SourceFile | None]) -> None:
-    """Waits, for a moment, until a change to one of the files would get a new timestamp."""
+    """Waits, for at most 20 ms per file, until a change to one of the files would get a new timestamp."""
     for each in files:
         left = 0 if each is None else max(each.mtime, each.ctime) + _same_tick_ns - time.time_ns()
         if 0 < left <= _same_tick_ns:

@@ -179,7 +179,7 @@ class Layout:
         self._ranges_of(source).add_all(offsets, sizes, starts)
 
     def add_part(self, source: Source, row: int, dtype: Any, part: Part, is_read: bool = True) -> int:
-        """Returns the part's offset in the memory. `is_read`: False if the caller reads the part."""
+        """Adds a part, and returns its offset in the memory. `is_read`: False if the caller reads the part itself."""
         header = source.header
         name, start = header.names[row], self.nbytes
         self.nbytes = start + aligned(part.nbytes)

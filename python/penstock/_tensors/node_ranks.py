@@ -21,9 +21,9 @@ from .sources import Source
 
 __all__ = ["ModelPlan", "NodePlan", "NodeRanks", "NodeReads", "node_ranks", "ranges_of_node"]
 
-_page_bytes = os.sysconf("SC_PAGE_SIZE")  # a gap that may contain no whole page is read too
+_page_bytes = os.sysconf("SC_PAGE_SIZE")  # a gap that is too short to contain a whole page is read too
 _fetched_bytes = 128 << 10  # the kernel fetches at most this much per call
-_most_ahead_bytes = 256 << 20  # limit per node for what is fetched before the ranks request it
+_most_ahead_bytes = 256 << 20  # limit per node for bytes that are fetched before the ranks request them
 _most_parts = 16  # per tensor
 
 _number = re.compile(r"\d+")
@@ -37,7 +37,7 @@ class NodeRanks(NamedTuple):
     rank: int  # of this process on its node
     world: int  # processes on this node that load the same model
     devices: int = 1  # of each process; each device gets a part
-    is_job: bool = False  # no other node loads the model
+    is_job: bool = False  # True if no other node loads the model
 
     @property
     def parts(self) -> int:
@@ -139,15 +139,15 @@ class NodePlan:
 
 
 class ModelPlan:
-    """The plan of a process that knows all its parts in advance."""
+    """The plan of a process that knows all of its parts in advance."""
 
     def __init__(self, node: NodeRanks) -> None:
-        self._node = node._replace(is_job=False)  # nothing is fetched that is not in the plan
+        self._node = node._replace(is_job=False)  # fetches only what is in the plan
         self._files: dict[str, NodeReads | None] = {}
         self._parts: dict[tuple[str, int], Part] = {}
 
     def reads_of(self, source: Source, row: int, part: Part) -> NodeReads | None:
-        """Adds a part. Returns None if this process reads it alone: it is one range, or the file is on a local drive or at a URL."""
+        """Adds a part. Returns None if this process reads the part alone, because it is one range, or because the file is on a local drive or at a URL."""
         if self._node.parts == 1 or len(part.starts) == 1:
             return None
         if source.name not in self._files:
@@ -194,9 +194,9 @@ class NodeReads:
         self._ahead_bytes = 0  # their sum
         self._begun: set[int] = set()  # tensors that were fetched or requested
         self._in_order = 0  # all tensors before this row were requested
-        self._requested: set[int] = set()  # after that row
+        self._requested: set[int] = set()  # requested rows after that one
         self._looked_at = range(0)  # rows that are fetched, or of unknown kinds
-        self._needed_all = False  # when they were looked at
+        self._needed_all = False  # the value of needs_all when they were looked at
 
     def goes_on(self, before: NodeReads) -> None:
         """Takes over what was fetched of the same file. Not its header: the file may have been written since."""
@@ -219,7 +219,7 @@ class NodeReads:
             # Each rank starts with its share, so all shares are fetched at once. Long ranges are read in long pieces anyway.
             self._fetch(ranges[first:] + ranges[:first], sys.maxsize if has_columns else _most_ahead_bytes // self._node.world)
         with self._lock:
-            # Tensors before this one that were not requested are skipped, or are requested later and may be in the page cache.
+            # No longer count earlier tensors that were not requested: they are skipped, or are still in the page cache when they are requested.
             for each in [row, *itertools.takewhile(row.__ge__, self._ahead)]:
                 self._ahead_bytes -= self._ahead.pop(each, 0)
             self._begun.add(row)
@@ -237,8 +237,8 @@ class NodeReads:
     def _fetch_following(self, row: int, room: int, needs_all: bool, is_new_kind: bool) -> int:
         """Fetches this rank's share of the tensors after this row. Returns how much of `room` is left at the end of the file.
 
-        - `needs_all`: all tensors, also of unknown kinds.
-        - `is_new_kind`: the kind of this row was unknown. For -1, a kind in the file before this one.
+        - `needs_all`: fetches all tensors, including those of unknown kinds.
+        - `is_new_kind`: True if the kind of this row was unknown. For row -1, it is about a row in the file before this one.
         """
         rows, room = self._following(row, room, needs_all, is_new_kind)
         for each in rows:

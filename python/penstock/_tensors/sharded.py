@@ -96,7 +96,7 @@ class Rank:
         self.place = place
         self.own = Layout(place)
         self.passing = Layout(place)  # tensors that are read completely and then cut
-        self.columns: list[tuple[NodeReads, int, Part, int]] = []  # parts of `own` that the node's ranks read together, and their places
+        self.columns: list[tuple[NodeReads, int, Part, int]] = []  # parts of `own` that the ranks of the node read together: reads, row, part, offset in memory
 
     def views(self, own: Arena, passing: Arena, names: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the tensors, in the order of the names, and those that must still be cut."""
@@ -113,9 +113,9 @@ class Rank:
 
 
 class OwnReads(Reads):
-    """Reads of the ranks' own parts. The columns are read when the caller waits, a few tensors at a time, because the node's ranks fetch them together."""
+    """Reads the ranks' own parts. Columns are read in wait(), a few tensors at a time, because the ranks of the node fetch them together."""
 
-    _most_tensors = 2  # under way; the kernel fetches the tensors after them
+    _most_tensors = 2  # in flight; meanwhile, the kernel fetches the tensors after them
 
     def __init__(self, ranks: Sequence[Rank], arenas: Sequence[Arena]) -> None:
         super().__init__()

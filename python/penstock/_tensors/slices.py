@@ -24,7 +24,7 @@ class Part(NamedTuple):
         return len(self.starts) * self.run_bytes
 
     def in_little_memory(self) -> Part:
-        """Returns the same part. Evenly spaced starts become a range, because a list takes 40 bytes per row of a tensor."""
+        """Returns the same part, with evenly spaced starts as a range: a list would need 40 bytes per row of a tensor."""
         even = range(self.starts[0], self.starts[-1] + 1, self.starts[1] - self.starts[0]) if len(self.starts) > 1 else range(0)
         return self._replace(starts=even) if len(even) == len(self.starts) and list(even) == self.starts else self
 

@@ -69,7 +69,7 @@ class Source:
                 kept.file = _native.open(descriptor, cache="fill")
         except (Error, OSError):  # this file can be read without it
             return None
-        with contextlib.suppress(OSError):  # the kernel does not read past a part, which another node may need
+        with contextlib.suppress(OSError):  # so that the kernel does not read ahead past a part: another node may need those bytes
             os.posix_fadvise(kept.file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         return kept
 

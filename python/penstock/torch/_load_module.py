@@ -27,13 +27,13 @@ def load_module(
 
     Arguments:
 
-    - `target`: a function that returns the finished module, for example loaded and quantized. It runs only if the cache lacks the module. Or a module
-      to fill in place: its tensors keep their memory.
-    - `load`: fills a module in place, if the cache lacks its weights. Only for a module as the target.
+    - `target`: a function that returns the finished module, for example loaded and quantized. It runs only if the cache lacks the module. Or a
+      module to fill in place, whose tensors keep their memory.
+    - `load`: fills the target in place if the cache lacks its weights. Required if the target is a module, invalid otherwise.
     - `cache`: the cache, or its folder.
-    - `key`: everything that decides the weights, except the sources' contents: the model, the version of your code, the quantization, the rank.
-    - `sources`: the files from which `target` or `load` reads. If the contents of one change, the module is loaded anew.
-    - `device`: the device for tensors that were stored from a GPU; None means their old one. Only for a function as the target.
+    - `key`: everything that determines the weights, except the sources' contents: the model, the version of your code, the quantization, the rank.
+    - `sources`: the files from which `target` or `load` reads. If the contents of a file change, the module is loaded again.
+    - `device`: the device for tensors that were stored from a GPU; None means the GPU they were on. Only if the target is a function.
 
     Raises the errors of `target`, `load` and `penstock.weights_cache.WeightsCache`.
     """
@@ -41,11 +41,11 @@ def load_module(
     values = {"key": key} if isinstance(key, str) else key
     if not isinstance(target, torch.nn.Module):
         if load is not None:
-            raise InvalidArgument("load is for a module as the target; a function returns the finished module itself", code="invalid_argument")
+            raise InvalidArgument("load requires a module as the target: a function returns the finished module itself", code="invalid_argument")
         found: torch.nn.Module = cache.get(values, target, sources=sources, device=device)
         return found
     if load is None or device is not None:
-        problem = "a module to fill needs load=" if load is None else "device is for a function as the target, because a module keeps its memory"
+        problem = "a module as the target requires load" if load is None else "device requires a function as the target: the tensors of a module keep their memory"
         raise InvalidArgument(problem, code="invalid_argument")
     cache.fill(cache.key(values, sources), target, load)
     return target

@@ -1,4 +1,4 @@
-"""vLLM's load format "penstock" (`vllm serve MODEL --load-format penstock`), and the secondary tier "penstock" and "PenstockSpec" for its KV offloading.
+"""vLLM's load format "penstock" (`vllm serve MODEL --load-format penstock`), and the secondary tier "penstock" and the spec "PenstockSpec" for KV offloading.
 
 vLLM finds `register()` through the entry point "penstock" in the group vllm.general_plugins, and calls it in each of its processes. Importing this
 module does not import vLLM. docs/guides/engines.md describes the loader, the tier and the spec.

@@ -1,7 +1,7 @@
 """Finished weights of a vLLM rank (sharded, quantized, in the kernels' layout) in a weights cache.
 
 vLLM itself can build a model from weights that another process has finished; it then skips the transformations and rebuilds only the Python state of
-its quantization methods. This module gives it the cache's weights instead of another process's.
+its quantization methods. This module passes it weights from the cache instead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Builder(IpcModelLoader):  # type: ignore[misc,unused-ignore]
         return None
 
     def key_of(self, vllm_config: Any, model_config: Any) -> dict[str, Any]:
-        """Returns vLLM's own description of what decides a rank's weights."""
+        """Returns vLLM's own description of everything that determines a rank's weights."""
         speculative = vllm_config.speculative_config
         self.is_draft = speculative is not None and model_config is speculative.draft_model_config
         names = set(inspect.signature(self._fetch_entries).parameters) - {"model_config", "is_reload"}  # more in newer releases
@@ -56,9 +56,9 @@ class _Builder(IpcModelLoader):  # type: ignore[misc,unused-ignore]
 def load_model(
     cache: WeightsCache, loader: Any, load: Callable[[], Any], read_files: set[str], vllm_config: Any, model_config: Any, prefix: str
 ) -> Any:
-    """Returns the model, from the cache if possible, else from load(), and then stores its weights.
+    """Returns the model from the cache if possible. Otherwise, returns the result of load(), and stores its weights.
 
-    `read_files`: the files from which load() has read afterwards.
+    `read_files`: load() adds the files that it reads.
     """
     if (problem := _problem_of(vllm_config)) is not None:
         _log.warning("weights cache: not used, because %s", problem)
@@ -77,7 +77,7 @@ def load_model(
             entries = {name: protocol.TensorEntry(kind=kind, cpu_tensor=tensor) for name, (kind, tensor) in found["entries"].items()}
             return builder._build_model(vllm_config, model_config, prefix, protocol.WeightCacheState(entries, found["aliases"], found["attributes"]))
         except Exception:  # as vLLM does when its own cache fails
-            _log.exception("weights cache: vLLM could not use the stored weights, and loads the model")
+            _log.exception("weights cache: vLLM could not use the stored weights, so it loads the model")
             del found
     model = load()
     if read_files <= set(files):
@@ -104,7 +104,7 @@ def _save(cache: WeightsCache, key: Any, model: Any) -> None:
 
 
 def _state_of(model: torch.nn.Module) -> dict[str, Any]:
-    """Returns the parameters and buffers, each once, and the other names of those that are shared."""
+    """Returns the parameters and buffers, each once, and further names for those that are shared."""
     entries: dict[str, tuple[str, Any]] = {}
     aliases: dict[str, str] = {}
     names: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""A spec for vLLM's OffloadingConnector, which moves KV blocks between GPU memory and key-value stores (`penstock.kv`), without a CPU tier.
+"""A spec for vLLM's OffloadingConnector. It moves KV blocks between GPU memory and key-value stores (`penstock.kv`), without a CPU tier.
 
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"spec_name": "PenstockSpec", "penstock": {"folder": "/mnt/nvme/kv", "capacity_bytes": 1099511627776}}}'
@@ -44,20 +44,20 @@ __all__ = ["PenstockSpec"]
 _WHERE = '"penstock" in kv_connector_extra_config'
 _MAX_STORE_BYTES = 4 << 30
 _BATCH = 32  # blocks per call of a store
-_MAX_USED = 4096  # blocks per message that are marked as used
-_MAX_LOADS = 16  # loads per request, after which the rest is computed: a block that can neither be read nor dropped would be loaded again and again
+_MAX_USED = 4096  # used blocks per message
+_MAX_LOADS = 16  # loads per request; then vLLM computes the rest. A block that can neither be read nor dropped would be loaded again and again
 
 _tried = functools.partial(tried, "vLLM")
 
 
 class PenstockSpec(OffloadingSpec):  # type: ignore[misc,unused-ignore]
-    """vLLM's scheduler and each of its workers have one.
+    """The spec. vLLM's scheduler and each of its workers create one.
 
     Settings, in "penstock" in kv_connector_extra_config:
 
-    - `folder`, `capacity_bytes`, `durable`, `checksums`: as for `penstock.kv.Store`, which has no checksums of GPU memory. All workers of a
-      data-parallel replica share the capacity. All must see the same folder, also on several hosts.
-    - `max_store_bytes`: the maximum number of bytes in each worker's GPU memory that wait to be stored; further blocks are not stored. The default is
+    - `folder`, `capacity_bytes`, `durable`, `checksums`: as for `penstock.kv.Store`, which does not check values in GPU memory. All workers of a
+      data-parallel replica share the capacity. All must see the same folder, even on several hosts.
+    - `max_store_bytes`: the maximum number of bytes that wait in each worker's GPU memory to be stored; further blocks are not stored. The default is
       4 GiB. vLLM waits for stores before it reuses their memory.
     - `namespace`, `keep_on_reset`: as for `PenstockTier`.
 
@@ -75,7 +75,7 @@ class PenstockSpec(OffloadingSpec):  # type: ignore[misc,unused-ignore]
         settings = config.extra_config.get("penstock")
         if not isinstance(settings, dict):
             raise ValueError(f"{_WHERE} must be an object with the store's folder and capacity_bytes")
-        self.replicated_layout = getattr(config, "replicated_layout", False)  # each worker has the same bytes: the first one stores them
+        self.replicated_layout = getattr(config, "replicated_layout", False)  # all workers have the same bytes, so only the first one stores them
         self._ranks = 1 if self.replicated_layout else config.parallel.world_size
         self._block_bytes = max(1, config.worker_kv_bytes_per_block * config.cache.blocks_per_chunk)
         self._settings = dict(settings)
@@ -95,7 +95,7 @@ class PenstockSpec(OffloadingSpec):  # type: ignore[misc,unused-ignore]
         return self._manager
 
     def get_worker(self, kv_caches: Any) -> Any:
-        """Returns the worker's part, which opens its store."""
+        """Returns the worker's part, and opens its store."""
         if self._worker is None:
             rank = self.config.parallel.rank
             name = self._store_name(0 if self.replicated_layout else rank)
@@ -128,9 +128,9 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
         self._max_storing = max_storing
         self._keep_on_reset = keep_on_reset
         self._storing: set[bytes] = set()
-        self._found: dict[bytes, bool] = {}  # the lookups of this step of the scheduler
+        self._found: dict[bytes, bool] = {}  # lookups in the scheduler's current step
         self._used: dict[bytes, None] = {}  # most recently used last
-        self._loads: dict[str, int] = {}  # of each request
+        self._loads: dict[str, int] = {}  # loads of each request
         if not self._open():
             LOG.warning("vLLM: no blocks can be loaded, because %s is missing; all hosts must see the same folder", folders[-1])
 
@@ -143,7 +143,7 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
         self._loads.pop(req_context.req_id, None)
 
     def lookup(self, key: bytes, req_context: Any) -> Any:
-        """Looks up a block, and after the first hit all others of the request in one call."""
+        """Looks up a block. After a hit, looks up all other blocks of the request in one call."""
         name = self._prefix + key
         if name not in self._found:
             self._found[name] = self._exist([name])[0]
@@ -163,7 +163,7 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
         return CacheHitSource.DISK
 
     def touch(self, keys: Collection[bytes], req_context: Any) -> None:
-        """Marks blocks as used, the first one most recently, when the workers receive the next message."""
+        """Records that blocks were used, the first one most recently. The next message passes this to the workers."""
         for key in reversed(list(keys)):
             self._used.pop(self._prefix + key, None)
             self._used[self._prefix + key] = None
@@ -175,7 +175,7 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
         return self._message(keys)
 
     def prepare_store(self, keys: Collection[bytes], req_context: Any) -> Any:
-        """Accepts the first of the new blocks, as long as not too many wait. Returns None if none can be accepted, and vLLM tries again."""
+        """Accepts new blocks in order, up to the limit on waiting blocks. Returns None if there is room for none; vLLM then tries again."""
         others = [key for key in keys if self._prefix + key not in self._storing]
         exist = self._exist([self._prefix + key for key in others])
         self.touch([key for key, found in zip(others, exist) if found], req_context)
@@ -190,7 +190,7 @@ class _Manager(OffloadingManager):  # type: ignore[misc,unused-ignore]
         self._storing.difference_update(self._prefix + key for key in keys)
 
     def reset_cache(self) -> None:
-        """Unless `keep_on_reset` is set, earlier blocks are not used again until vLLM restarts, because they may belong to old weights."""
+        """Unless `keep_on_reset` is set, hides earlier blocks until vLLM restarts, because they may belong to old weights."""
         if not self._keep_on_reset:
             self._prefix = secrets.token_bytes(len(self._prefix))
         self._storing.clear()
@@ -231,7 +231,7 @@ def _existing(folder: str) -> kv.Store | None:
 
 
 class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
-    """A worker's part. One thread waits until a GPU has computed the blocks, or finished with the memory that they are loaded into, and then starts
+    """A worker's part. One thread waits until the GPU has computed the blocks to store, or no longer uses the memory to load into, and then starts
     the put or get.
     """
 
@@ -242,8 +242,8 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
         self._is_writer = is_writer
         self._groups = [_Group([(tensors[ref.tensor_idx], ref.page_size_bytes) for ref in refs]) for refs in kv_caches.group_data_refs]
         self._largest = max(group.block_bytes for group in self._groups) * blocks_per_chunk
-        # For blocks of a chunk that vLLM does not store or load: zeros to store, and memory to load into. Memory from PyTorch's cache may still be in use
-        # by a GPU, so it is allocated once.
+        # For the blocks of a chunk that vLLM does not store or load: zeros to store, and memory to load into. They are allocated only once, because
+        # a GPU may still be using memory from PyTorch's cache.
         self._zeros, self._unused = (torch.zeros(self._largest if blocks_per_chunk > 1 else 0, dtype=torch.int8, device=self._device) for _ in range(2))
         self._open_store = open_store
         self._opened: kv.Store | None = open_store(self._largest) if is_writer else None
@@ -295,7 +295,7 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
         return True
 
     def _start(self, job: _Job) -> None:
-        """Starts the puts or gets of a job, so that the first ones run while Python lists the buffers of the others."""
+        """Starts the puts or gets of a job in batches: the first ones run while Python lists the buffers of the others."""
         size, groups = self._per_chunk, zip(job.gpu.group_sizes, job.gpu.block_indices)
         if len(job.names) != (count := sum(-(-(blocks + first % size) // size) for blocks, first in groups if blocks)):
             raise ValueError(f"vLLM sent {len(job.names)} keys for {count} chunks")
@@ -311,7 +311,7 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
             job.calls.append((call(items, return_exceptions=True), batch))
 
     def _chunks(self, job: _Job) -> Iterator[_Chunk]:
-        """Yields the chunks of a job, whose first and last blocks may be missing. vLLM counts the blocks of each group from the start of the request."""
+        """Yields the chunks of a job. A chunk's first or last blocks may be missing. vLLM counts the blocks of each group from the start of the request."""
         names, position = iter(job.names), 0
         for group, count, first in zip(self._groups, job.gpu.group_sizes, job.gpu.block_indices, strict=True):
             ids = job.gpu.block_ids[position : position + count].tolist()
@@ -342,7 +342,7 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
 
     def _report(self, job: _Job, moved: list[_Chunk]) -> bool:
         """Reports the blocks that could not be loaded, and drops them, so that vLLM does not load them again. Returns False if this vLLM release accepts
-        no reports: it stops then, and does not use the blocks.
+        no reports: vLLM then stops, and does not use the blocks.
         """
         lost = list(set(job.names) - {chunk.name for chunk in moved})
         LOG.warning("vLLM: %d of %d blocks could not be loaded", len(lost), len(job.names))
@@ -356,7 +356,7 @@ class _Worker(OffloadingWorker):  # type: ignore[misc,unused-ignore]
 
 
 class _Group:
-    """vLLM's tensors of one KV cache group, whose rows are blocks, and the bytes of each block in them."""
+    """vLLM's tensors of one KV cache group. Each row of a tensor is a block's page."""
 
     def __init__(self, tensors: list[tuple[Any, int]]) -> None:
         self.block_bytes = sum(page_bytes for _, page_bytes in tensors)
@@ -365,7 +365,7 @@ class _Group:
 
     def buffers(self, blocks: list[int]) -> list[Pointer]:
         if not 0 <= min(blocks) <= max(blocks) < self._count:
-            raise ValueError(f"the blocks {blocks} are not in the KV cache, which has {self._count}")
+            raise ValueError(f"the blocks {blocks} are not in the KV cache, which has {self._count} blocks")
         return [Pointer(address + block * step, page_bytes, tensor) for block in blocks for address, step, page_bytes, tensor in self._pages]
 
 
@@ -427,7 +427,7 @@ def _failed_blocks(connector: Any) -> set[int]:
 
 
 def _results(connector: Any, finished_req_ids: set[str]) -> Any:
-    """With several KV cache groups, vLLM accepts the requests of failed loads, but not their blocks."""
+    """Reports failed requests. With several KV cache groups, vLLM does not accept reports of single blocks."""
     worker = _worker_of(connector)
     requests = dict(connector.connector_worker._load_jobs) if worker is not None else {}
     results = connectors.KVConnectorBase_V1.get_transfer_results(connector, finished_req_ids)

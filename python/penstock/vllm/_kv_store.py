@@ -20,7 +20,7 @@ _WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".gguf", ".json")
 
 
 def options_of(settings: dict[str, Any], block_bytes: int, where: str) -> dict[str, Any]:
-    """Checks the settings, and removes those that are not the store's. Returns the removed ones."""
+    """Checks the settings. Removes those that are not for the store, and returns them."""
     check_settings(settings, where, tuple(_OPTIONS))
     if not isinstance(settings.get("folder"), str) or not settings["folder"]:
         raise ValueError(f'{where} must set "folder", the store\'s directory')
@@ -35,8 +35,8 @@ def options_of(settings: dict[str, Any], block_bytes: int, where: str) -> dict[s
 
 
 def identity_of(config: Any, namespace: str, **more: Any) -> bytes:
-    """Returns a prefix for keys. It differs between models, layouts of blocks and vLLM releases, but not between engines with the same blocks.
-    `more`: further facts about the blocks.
+    """Returns a prefix for keys. It differs between models, block layouts and vLLM releases, but is the same for engines with the same blocks.
+    `more`: further properties of the blocks.
     """
     fields = dataclasses.asdict(dataclasses.replace(config, engine_id="", extra_config={}))
     fields.pop("enable_kv_cache_events", None)

@@ -36,10 +36,10 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
 
     - `read`: "whole": each rank reads whole tensors into its GPU, as `penstock.safetensors.stream()` does. "parts": each rank reads only the parts of
       a tensor that its model uses. The default is "parts" with several ranks, else "whole".
-    - `server`: true copies the weights from `penstock serve` if it holds the same files, for this GPU or on the host; an address names a server; false
+    - `server`: true copies the weights from `penstock serve` if it holds the same files, on this GPU or on the host. An address selects a server. false
       always reads the files. The default is true.
     - `max_device_bytes`, `max_host_bytes`: limits for `stream()`, for "whole" only.
-    - `cache`: a folder that keeps each rank's finished weights, of at most `cache_bytes` bytes together. It needs vLLM 0.31.
+    - `cache`: a folder that keeps each rank's finished weights, at most `cache_bytes` bytes in total. It requires vLLM 0.31 or later.
     """
 
     def __init__(self, load_config: Any) -> None:
@@ -51,7 +51,7 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
         super().__init__(config)
 
     def load_model(self, vllm_config: Any, model_config: Any, **others: Any) -> Any:
-        """Returns the model, from the cache if there is one and it has the weights."""
+        """Returns the model, from the cache if one is set and contains the weights."""
 
         def load() -> Any:
             return super(PenstockLoader, self).load_model(vllm_config, model_config, **others)
@@ -61,7 +61,7 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
         try:
             from ._finished import load_model
         except (ImportError, AttributeError) as problem:
-            logging.getLogger("penstock").warning("weights cache: not used: it needs vLLM 0.31 or a later release that works alike: %s", problem)
+            logging.getLogger("penstock").warning("weights cache: not used: it requires vLLM 0.31 or a later compatible release: %s", problem)
             return load()
         cache = WeightsCache(self._options["cache"], capacity_bytes=self._options.get("cache_bytes"))
         return load_model(cache, self, load, self._read_files, vllm_config, model_config, others.get("prefix", ""))
@@ -91,7 +91,7 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
         whole = self._options.get("read", "parts" if _ranks() > 1 else "whole") == "whole"
         skip, bar = _skip(local_expert_ids), _bar(self.load_config.use_tqdm_on_load)
         server = self._options.get("server", True)
-        # A rank that needs parts reads less from files in the page cache than from a server on the host.
+        # A rank that needs only parts reads less from the files in the page cache than from a server on the host.
         held = held_by_server(files, device, skip, bar, server if isinstance(server, str) else None, whole) if server else None
         if held is not None:
             logging.getLogger("penstock").info("copying the tensors of %d files from penstock serve", len(files))

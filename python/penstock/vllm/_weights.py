@@ -19,7 +19,7 @@ from ..safetensors import SafetensorError, Stream, safe_open, stream
 
 __all__ = ["Bar", "Skip", "held_by_server", "parts_of", "streamed"]
 
-_held_bytes = 256 << 20  # copied from a server at once
+_held_bytes = 256 << 20  # bytes that one batch copies from a server
 
 Skip = Callable[[str], bool]  # returns True for the name of a tensor to skip
 Bar = Callable[..., Iterable[Any]]  # wraps an iterable in a progress bar, like tqdm with total= and unit=
@@ -48,8 +48,8 @@ def streamed(
 def held_by_server(
     files: Sequence[str], device: Any, skip: Skip | None, bar: Bar = _no_bar, server: str | None = None, on_host: bool = True
 ) -> Iterator[tuple[str, Any]] | None:
-    """Yields copies, in device memory, of the tensors that `penstock serve` holds for the same files. Returns None if no server does. `server`: its
-    address; None means the default ones, on the host only with `on_host`.
+    """Returns an iterator over copies, in device memory, of the tensors that `penstock serve` holds for the same files, or None if no server holds them.
+    `server`: its address; None tries the default addresses, that of the host only with `on_host`.
     """
     found = find_held(files, device_name(device), server, on_host)
     return None if found is None else _copied(*found, _sorted(files), device, skip, bar)
@@ -58,7 +58,7 @@ def held_by_server(
 def _copied(
     held: HeldWeights, tensors: list[Tensor], files: list[str], device: Any, skip: Skip | None, bar: Bar
 ) -> Iterator[tuple[str, Any]]:
-    """Yields a tensor once the server is known to have been alive after the copy. If the server ends, reads the rest from the files."""
+    """Yields each tensor after its copy, once the server has proved that it is still alive. If the server ends, reads the rest from the files."""
     wanted = [each for each in tensors if skip is None or not skip(each.name)]
     place = framework_on("pt", device)
 

@@ -8,9 +8,9 @@
     # another process
     penstock.load_weights("unix:@weights", model)      # fills its parameters in place
 
-`penstock serve` holds a model's weights for other processes, which copy them with load_weights(), or use them in place:
+`penstock serve` holds a model's weights for other processes, which copy them with load_weights() or use them in place:
 
-    attached = penstock.attach_weights(address)        # attached.tensors, for reading only
+    attached = penstock.attach_weights(address)        # attached.tensors; only read them
 
 Tensors are transferred over pipes (`penstock.pipe`), from GPU to GPU if the GPUs can access each other, and directly into their targets. Several
 ranks may serve parts of the tensors, and receivers may load different parts; each byte is sent once. The guide is docs/guides/weights.md.

@@ -29,15 +29,16 @@ def attach_weights(
 
     Arguments:
 
-    - `address`: the server's. None means the default address for `device`, or for the first GPU, else the host.
+    - `address`: the server's address. None means the default address for `device`; without `device`, that for the first GPU, or for the host if there is
+      none.
     - `device`, `framework`: as in `penstock.safetensors.load_file()`. The default device is the server's.
     - `names`: the tensors to use. None means all.
-    - `copy`: False maps the server's memory: nothing is copied, and you must only read. On a GPU, a write would change the weights of every process.
-      On the host, a write changes your process's copy of the page. True copies the weights into new memory, with one copy on the device; use it if
-      you do not control the code that gets the tensors.
+    - `copy`: False maps the server's memory without copying. Only read it: on a GPU, a write changes the weights of every process; on the host, it changes
+      only your process's copy of the page. True copies the weights into new memory, with one copy on the device. Pass True if you do not control the
+      code that uses the tensors.
     - `timeout`: seconds to wait for the server.
 
-    Raises: NotFound if nobody serves at the address, or has these names; PermissionDenied if the server belongs to another user; Error with code
+    Raises: NotFound if no server runs at the address, or if it lacks some of the names; PermissionDenied if the server belongs to another user; Error with code
     "would_block" if the server is still loading or has too many readers; InvalidArgument; TimedOut.
     """
     wanted = check_names(names)
@@ -63,7 +64,7 @@ def attach_weights(
 class AttachedWeights(Closable):
     """The weights that `attach_weights()` returns. Thread-safe.
 
-    `tensors` contains the tensors by name. They keep the mapping, but not the server, alive.
+    `tensors` contains the tensors by name. They keep the mapping alive, but not the server.
     """
 
     def __init__(self, held: HeldWeights, tensors: dict[str, Any], is_copy: bool) -> None:
@@ -76,14 +77,14 @@ class AttachedWeights(Closable):
         return not self._is_copy and self._held.connected
 
     def check(self) -> None:
-        """Raises Closed if the tensors are in GPU memory of a server that has ended: their values are undefined. Call it after you have waited for
-        the GPU, and before you use a result: it asks the server. Copies, and memory on the host, stay valid.
+        """Raises Closed if the tensors are in GPU memory of a server that has ended: their values are then undefined. Blocks, because it asks the server.
+        Call it after you have waited for the GPU, and before you use a result. Copies and host memory stay valid.
         """
         if not self._is_copy:
             self._held.check()
 
     def close(self) -> None:
-        """Disconnects from the server, and drops the tensors from this object. The memory is unmapped once no other tensor refers to it."""
+        """Disconnects from the server, and drops this object's references to the tensors. The memory is unmapped once no tensor refers to it."""
         self.tensors = {}
         self._held.close()
 

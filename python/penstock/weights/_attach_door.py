@@ -18,14 +18,14 @@ __all__ = ["AttachDoor"]
 
 _log = logging.getLogger("penstock")
 _backlog = 128
-_pause_ms = 1000  # after an error that may pass, such as a lack of descriptors
+_pause_ms = 1000  # wait after an error that may pass, such as a lack of descriptors
 _passing = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class AttachDoor:
-    """Sends each process of this user the message and the descriptors, in one thread. The connection stays open while the process uses the memory.
+    """Sends the message and the descriptors to each process of this user, in one thread. The connection stays open while the process uses the memory.
 
-    Answers the question whether the server is alive. A process that sends anything else is disconnected. Until `open()`, processes get an error.
+    Answers the question whether the server is alive, and disconnects a process that sends anything else. Until `open()`, processes get an error.
     """
 
     def __init__(self, address: str, most: int) -> None:
@@ -69,7 +69,7 @@ class AttachDoor:
                 is_paused = True
 
     def _let_in(self, poll: select.poll) -> bool:
-        """Returns False if the system cannot accept a connection now."""
+        """Accepts a connection. Returns False if the system cannot accept one now."""
         try:
             come, _ = self._listener.accept()
         except OSError as problem:
@@ -79,7 +79,7 @@ class AttachDoor:
         try:
             come.setblocking(False)
             stays = self._greet(come)
-        except OSError:  # it has ended already
+        except OSError:  # the process has already ended
             stays = False
         if stays:
             self._inside[come.fileno()] = come
@@ -89,7 +89,7 @@ class AttachDoor:
         return True
 
     def _greet(self, come: socket.socket) -> bool:
-        """Returns False if the process gets an error instead."""
+        """Sends the message, or an error. Returns False after an error."""
         message, descriptors = self._offer
         if process_and_user(come)[1] != os.geteuid():
             message = failure_word(Error(f"{self._address} belongs to a different user", code="permission_denied"))
@@ -115,7 +115,7 @@ class AttachDoor:
 
 
 def _answer(connection: socket.socket) -> bool:
-    """Returns False if the process has ended, or does not follow the protocol."""
+    """Answers a question. Returns False if the process has ended or does not follow the protocol."""
     try:
         if connection.recv(len(QUESTION) + 1) != QUESTION:
             return False
@@ -149,7 +149,7 @@ def _listener_at(name: str, address: str) -> socket.socket:
 
 
 def _is_left_behind(name: str) -> bool:
-    """Returns True if no process listens at the path, because its process was killed."""
+    """Returns True if the socket at the path is left over from a process that was killed."""
     if name[0] == "\0":
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:

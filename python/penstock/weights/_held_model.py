@@ -29,10 +29,10 @@ __all__ = ["HeldModel"]
 
 
 class HeldModel:
-    """Loads a model of safetensors files on construction. `device` is "host", "host:0" or "cuda:1".
+    """Loads a model of safetensors files on construction. `device` is a name such as "host", "host:0" or "cuda:1".
 
     - `memory`: a `DeviceBuffer`, or on the host a private mapping.
-    - `descriptor`: of the memory on the host; -1 for a device.
+    - `descriptor`: the descriptor of host memory; -1 for a device.
     """
 
     def __init__(self, model: str, device: str) -> None:
@@ -53,7 +53,7 @@ class HeldModel:
             layout = Layout(framework_on("bytes", device))
             for each in self._files:
                 layout.add_whole(each, each.rows_of(None))
-            self._nbytes = max(layout.nbytes, ALIGNMENT)  # memory without bytes cannot be mapped
+            self._nbytes = max(layout.nbytes, ALIGNMENT)  # empty memory cannot be mapped
             self.memory = self._host_memory(layout) if device == "host" else self._device_memory(layout)
             after = [_facts_of(each) for each in self._files]
             for file, one, other in zip(self._files, before, after):
@@ -92,8 +92,8 @@ class HeldModel:
             yield Tensor(name, word, tuple(shape), row[3], row[4], number)
 
     def arrays(self) -> dict[str, Any]:
-        """Returns the tensors: of NumPy on the host if it has their types, because PyTorch takes seconds to import; else of PyTorch if it is installed.
-        Raises SafetensorError if the library lacks a type.
+        """Returns the tensors as arrays: on the host of NumPy if it has their types, because PyTorch takes seconds to import; otherwise of PyTorch if it is
+        installed, else of CuPy or NumPy. Raises SafetensorError if the library lacks a type.
         """
         on_gpu = is_gpu(self.device)
         words = {each.dtype for each in self.listing.tensors}
@@ -118,7 +118,7 @@ class HeldModel:
         return facts, descriptor
 
     def close(self) -> None:
-        """Frees the host's descriptor; the memory is freed with the last array."""
+        """Closes the descriptor of host memory. The memory is freed with the last array."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -134,7 +134,7 @@ def _facts_of(source: Source) -> SourceFile | None:
 
 
 def _unless_partial(source: Source, facts: SourceFile | None) -> SourceFile | None:
-    """Returns None for a file of which an index lists only some tensors. Raises Error if the header is no longer the one that was read."""
+    """Returns None for a file if the model's index lists only some of its tensors. Raises Error if the header has changed since it was read."""
     if facts is None:
         return None
     now, then = read_header(source.file, source.name), source.header

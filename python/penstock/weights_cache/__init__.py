@@ -5,8 +5,8 @@
     cache = WeightsCache("/mnt/nvme/weights", capacity_bytes=200 << 30)
     model = cache.get({"model": "my-model", "quantization": "int8"}, build, sources=["model.safetensors"])
 
-The key contains a hash of the source files' contents, so changed weights are never served stale. vLLM, SGLang, transformers and
-`penstock.torch.load_module` use the same cache; docs/guides/engines.md describes them.
+The key contains a hash of the source files' contents, so weights from changed files are never used. vLLM, SGLang, transformers and
+`penstock.torch.load_module` use the same kind of cache; docs/guides/engines.md describes how.
 """
 
 from __future__ import annotations

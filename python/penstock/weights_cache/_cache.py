@@ -1,4 +1,4 @@
-"""WeightsCache: finished weights in a folder. Each entry is one safetensors file, whose tensors are storages and the structure that refers to them."""
+"""WeightsCache: finished weights in a folder. Each entry is a safetensors file that contains storages and a pickle that refers to them."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _log = logging.getLogger("penstock")
 
 _VERSION = "1"
 _ENDING = ".safetensors"
-_STRUCTURE, _DIGEST = "structure", "~digest"  # rows; the digest is last, because it is computed while the others are written
-_DIGEST_BYTES = 64  # of the storages, then the SHA-256 of the structure and the header's fields
+_STRUCTURE, _DIGEST = "structure", "~digest"  # names of rows; the digest is the last row, because it is computed while the others are written
+_DIGEST_BYTES = 64  # the digest of the storages, then the SHA-256 of the structure and the header's fields
 _MOST_STRUCTURE_BYTES = 1 << 30
-_GROUP_BYTES = 128 << 20  # storages that are read, and then checked while the next ones are read
+_GROUP_BYTES = 128 << 20  # storages are checked in groups of this size, while the next group is read
 _LARGE_BYTES = 1 << 20  # PyTorch's allocator keeps smaller blocks apart
-_FREE = 1 / 16  # of the file system that stays free by default
+_FREE = 1 / 16  # part of the file system that stays free by default
 
 
 class Key(NamedTuple):
-    """The key of an entry: `text` names everything that decides the weights, and `contents` are the source files that it covers."""
+    """The key of an entry: `text` contains everything that determines the weights, and `contents` are the source files that it covers."""
 
     text: str
     contents: Contents
@@ -58,16 +58,16 @@ class Key(NamedTuple):
 
 
 class _Unusable(Exception):
-    """An entry that must not be used, and why."""
+    """An entry must not be used. The message says why."""
 
 
 class _Different(Exception):
-    """An entry that this process cannot use, although it is sound, and why."""
+    """This process cannot use an entry that is not damaged. The message says why."""
 
 
 class WeightsCache:
-    """Keeps finished weights on disk, so that the next start reads them instead of loading, converting and quantizing again. Shared by threads and
-    processes; a process may be killed at any time.
+    """Keeps finished weights on disk, so that the next start reads them instead of loading, converting and quantizing again. Thread-safe. Several
+    processes may use a folder at once, and may be killed at any time.
 
     Arguments:
 
@@ -96,7 +96,7 @@ class WeightsCache:
     def key(self, values: Mapping[str, Any], sources: Iterable[str | os.PathLike[str]] = ()) -> Key:
         """Returns the key for some values and the contents of source files. Blocks while new or changed files are read and hashed.
 
-        `values`: everything else that decides the weights, as JSON types: the model, the engine's version, the rank, the quantization.
+        `values`: everything else that determines the weights, as JSON types: the model, the engine's version, the rank, the quantization.
 
         Raises TypeError for other types, and OSError if a file cannot be read; sources are local files.
         """
@@ -116,13 +116,13 @@ class WeightsCache:
         return found
 
     def has(self, key: Key) -> bool:
-        """Returns True if there is an entry under the key, which may still turn out to be damaged."""
+        """Returns True if there is an entry for the key. It may be damaged."""
         return os.path.lexists(os.path.join(self.folder, key.file))
 
     def fill(self, key: Key, module: torch.nn.Module, load: Callable[[torch.nn.Module], object]) -> None:
-        """Fills the tensors of a module in place: from the cache, or with load(module), and then stores the module's state.
+        """Fills the tensors of a module in place from the cache. If the cache lacks them, calls load(module) and stores the module's state.
 
-        Nothing is stored if load() replaces tensors by others that differ in type or layout, because the next process could not fill them.
+        Stores nothing if load() replaces tensors by others that differ in type or layout, because the next process could not fill them.
         """
         before = self._state_of(module)
         if before is not None and self.restore(key, module):
@@ -139,8 +139,8 @@ class WeightsCache:
     def restore(self, key: Key, module: torch.nn.Module) -> bool:
         """Fills the tensors of a module in place with the state that `save_state()` stored, and sets its other attributes. Blocks.
 
-        Returns False if there is no such state, or if it differs from the module in more than bytes and values: the module is then unchanged, except
-        that its tensors have undefined contents if reading failed.
+        Returns False if there is no such state, or if it differs from the module in more than bytes and values. The module is then unchanged, but
+        if reading failed, its tensors have undefined contents.
         """
         before = self._state_of(module)
         found = None if before is None else self._load(key, None, before.tensors)
@@ -169,7 +169,7 @@ class WeightsCache:
 
         Tensors have the strides, aliases and classes that they had. They are on their old devices, or on `device` instead of a GPU.
 
-        Removes an entry that is damaged, incomplete, of another version, or writable by another user. Other errors are logged, and give None.
+        Removes an entry that is damaged, incomplete, of another version, or writable by another user. For other errors, logs the error and returns None.
         """
         return self._load(key, None if device is None else torch.device(device), None)
 
@@ -189,7 +189,7 @@ class WeightsCache:
             began = time.perf_counter()
             found, nbytes = _loaded(path, descriptor, key, device, into)
             with contextlib.suppress(OSError):
-                os.utime(descriptor)  # the time of the last use
+                os.utime(descriptor)  # records the time of the last use
             _log.info("weights cache: read %d bytes from %s in %.3f s", nbytes, path, time.perf_counter() - began)
             return found
         except _Different as problem:
@@ -206,7 +206,7 @@ class WeightsCache:
         """Stores an object under the key, durably. Blocks. The object's tensors must not change meanwhile.
 
         Returns False, and logs the reason, if the object cannot be stored exactly, if a source file has changed since `key()`, or if there is no
-        room. An existing entry is then unchanged.
+        room. An existing entry then stays unchanged.
         """
         try:
             began = time.perf_counter()
@@ -232,8 +232,8 @@ class WeightsCache:
             with self._locked():
                 self._make_room(image.nbytes, image.nbytes)
                 pending = stack.enter_context(_native.PendingFile(path, 0o600))
-                fcntl.flock(pending.fileno(), fcntl.LOCK_EX)  # says that its writer is alive
-            with pending.open(direct=not _fits_in_memory(image.nbytes)) as file:  # else it stays in the page cache for the next start
+                fcntl.flock(pending.fileno(), fcntl.LOCK_EX)  # shows other processes that its writer is alive
+            with pending.open(direct=not _fits_in_memory(image.nbytes)) as file:  # a file that fits stays in the page cache for the next start
                 move_pieces(file, image.pieces(), label=path, write=True, meanwhile=image.end)
                 move_pieces(file, [image.digest()], label=path, write=True)
                 file.sync()  # before the folder is locked, because it takes long
@@ -246,7 +246,7 @@ class WeightsCache:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Locks the folder against other processes and threads, for the time of a few system calls."""
+        """Locks the folder against other processes and threads. Hold the lock only for a few system calls."""
         descriptor = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -255,7 +255,7 @@ class WeightsCache:
             os.close(descriptor)
 
     def _entries(self) -> list[tuple[int, int, str]]:
-        """Returns the time of the last use, the size and the path of each entry, oldest first. Removes files of writers that were killed."""
+        """Returns the time of the last use, the size and the path of each entry, oldest first. Removes unfinished files of writers that were killed."""
         found = []
         for each in os.scandir(self.folder):
             with contextlib.suppress(OSError):
@@ -289,12 +289,12 @@ class WeightsCache:
     def _remove(self, path: str, descriptor: int | None, why: str) -> None:
         _log.warning("weights cache: removed %s, because it %s", path, why)
         with contextlib.suppress(OSError), self._locked():
-            if descriptor is None or os.path.samestat(os.lstat(path), os.fstat(descriptor)):  # else another process has replaced it
+            if descriptor is None or os.path.samestat(os.lstat(path), os.fstat(descriptor)):  # otherwise, another process has replaced it
                 os.unlink(path)
 
 
 def _problem_of(status: os.stat_result) -> str | None:
-    """Returns why a file or folder is not this user's alone, phrased to follow its name."""
+    """Returns why another user can change a file or folder, phrased to follow its name; None if no other user can."""
     if status.st_uid != os.geteuid():
         return f"belongs to the user {status.st_uid}, not to {os.geteuid()}"
     if status.st_mode & 0o022:
@@ -348,7 +348,7 @@ class _Image:
         return found
 
     def end(self) -> None:
-        """Computes the digest, while the pieces are being written."""
+        """Computes the digest. Called while the pieces are being written."""
         digest = Digest()
         row, contents = 0, []
         for memories in self._memories:
@@ -438,14 +438,14 @@ def _content_of(source: Source, name: str) -> bytes:
 
 
 def _new_storages(told: list[tuple[int, str]], device: Any) -> list[Any]:
-    """Creates the storages, those of a GPU in one block of its allocator, because a new block for each takes longer than reading."""
+    """Creates the storages. Those of a GPU share one block of its allocator, because a new block for each would take longer than reading."""
     places = [torch.device(name) if device is None or not name.startswith("cuda") else device for _, name in told]
     for each in set(places):
         if not reaches(each) or (each.type == "cuda" and (each.index or 0) >= torch.cuda.device_count()):
             raise _Different(f"needs the device {each}, which this process cannot use")
         if each.type == "cuda":
             large = sum(-(-nbytes // 512) * 512 for (nbytes, _), place in zip(told, places) if place == each and nbytes > _LARGE_BYTES)
-            with contextlib.suppress(torch.cuda.OutOfMemoryError):  # less memory in one piece
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):  # no free block is this large
                 torch.empty(large, dtype=torch.uint8, device=each)
     return [new_storage(nbytes, place) for (nbytes, _), place in zip(told, places)]
 

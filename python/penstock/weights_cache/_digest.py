@@ -1,4 +1,4 @@
-"""A digest of storages that a GPU and a CPU compute alike, at the speed of their memory and without a copy.
+"""A digest of storages. GPUs and CPUs compute the same value, at the speed of their memory and without a copy.
 
 Definition. The bytes of each storage, padded with zeros to whole rows of 4096 bytes, are read as rows of 512 little-endian 64-bit integers. The rows of
 all storages are numbered in order, from 0. Let w[r, j] be word j of row r, h[r, j] = w[r, j] >> 32 (arithmetic), and m(i) an odd 64-bit number that
@@ -7,7 +7,7 @@ depends on i alone. The digest consists of four sums modulo 2**64:
     sum of m(r) * w[r, j]    sum of m(r) * h[r, j]    sum of m(j) * w[r, j]    sum of m(j) * h[r, j]
 
 Limits. It detects damage: each change within one 8-byte word, and other changes, such as rows that are missing, zeroed or exchanged, except by
-coincidence. It does not protect against someone who may write to the file and knows the definition.
+coincidence. It does not protect against someone who can write to the file and knows the definition.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORDS = ROW_BYTES // 8
 
 
 class _Limits(NamedTuple):
-    """- `step_rows`: rows per step. A GPU should start few kernels. On a CPU, a step stays in its cache, and is too small for PyTorch's own threads,
+    """- `step_rows`: rows per step. A GPU should start few kernels. On a CPU, a step fits into its cache, and is too small for PyTorch's own threads,
       which are slow on busy machines.
     - `gathered_rows`: smaller storages, and the ends of storages, are gathered in groups of this size.
     """
@@ -37,7 +37,7 @@ class _Limits(NamedTuple):
 
 
 _LIMITS = {"cpu": _Limits(60, 60), "cuda": _Limits(16384, 4096)}
-_TASK_PARTS = 40  # steps for one thread
+_TASK_PARTS = 40  # steps per task of a thread
 
 
 def rows_in(nbytes: int) -> int:

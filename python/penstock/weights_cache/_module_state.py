@@ -21,7 +21,7 @@ _LEAST_ADDRESS = 1 << 31
 class ModuleState(NamedTuple):
     """- `tensors`: parameters, buffers and tensors that are attributes, by name, without their Python attributes.
     - `values`: attributes of modules and their quantization methods that are numbers, strings, bools or None, by the owner's name. Large integers may
-      be addresses, which are different in each process, and are left out.
+      be addresses, which differ between processes, so they are left out.
     """
 
     tensors: dict[str, Any]
@@ -102,13 +102,13 @@ def _parts_of(value: Any) -> Sequence[tuple[str, Any]]:
 
 
 def _is_machinery(value: Any) -> bool:
-    """Returns True for objects whose tensors are not weights: groups of processes and their buffers, streams, locks, loggers."""
+    """Returns True for objects whose tensors are not weights: process groups and their buffers, streams, locks, loggers."""
     owner = type(value).__module__
     return (owner.startswith(("torch.", "logging", "threading")) or ".distributed." in owner) and not isinstance(value, torch.nn.Module)
 
 
 def matches(stored: dict[str, Any], storages: Sequence[Any], tensors: dict[str, Any]) -> list[Any] | str:
-    """Returns the memory to fill for each stored storage: a storage of `tensors`, or None for one that the module lacks.
+    """Returns the memory to fill for each stored storage: a storage of `tensors`, or None if the module has no such storage.
 
     Returns a description of the difference if a tensor differs in type, shape, strides or sharing, or is not stored.
 

@@ -1,4 +1,4 @@
-"""from_pretrained(): transformers' models from the cache, after quantization."""
+"""from_pretrained(): models of transformers from the cache, already quantized."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ._sources import model_files
 
 __all__ = ["from_pretrained"]
 
-_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "token")  # do not decide the weights, which are hashed
+_HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "token")  # not part of the key: the files' contents are hashed
 # Libraries whose version may change the finished weights.
 _LIBRARIES = "accelerate auto-gptq autoawq bitsandbytes compressed-tensors fbgemm-gpu flash-attn gptqmodel hqq kernels optimum optimum-quanto peft torchao transformers".split()
 
 
-# Files of folders whose weights, or some of them, are in other folders.
-_OTHERS = {"adapter_config.json": "an adapter, whose base model is elsewhere", "model_index.json": "a pipeline of several models, which have folders of their own"}
+# A folder with one of these files has some or all of its weights in other folders.
+_OTHERS = {"adapter_config.json": "an adapter, whose base model is elsewhere", "model_index.json": "a pipeline of several models, each in its own folder"}
 
 
 def from_pretrained(model_class: Any, name: str | os.PathLike[str], *arguments: Any, cache: WeightsCache | str | os.PathLike[str], **options: Any) -> Any:
@@ -88,5 +88,5 @@ def _versions() -> dict[str, str]:
 
 
 def _gpus() -> list[str]:
-    """Returns the GPUs, because libraries choose the layout of quantized weights by GPU."""
+    """Returns the names of the GPUs, because libraries choose the layout of quantized weights by GPU."""
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []

@@ -1,9 +1,9 @@
-"""SGLang's finished weights (sharded, quantized, in the kernels' layout) in a weights cache, with its default loader.
+"""SGLang's finished weights (sharded, quantized, in the kernels' layout) in a weights cache, for its default loader.
 
     python3 -m sglang.launch_server --model-path MODEL --model-loader-extra-config '{"cache": "/mnt/nvme/weights"}'
 
-SGLang finds `register()` through the entry point "penstock" in the group sglang.srt.plugins. As SGLang's own format "presharded" does, a later start
-builds the model, lets its quantization methods run on weights without values, and then fills in the stored state.
+SGLang finds `register()` through the entry point "penstock" in the group sglang.srt.plugins. Like SGLang's own format "presharded", a later start builds
+the model, runs its quantization methods on weights without values, and then fills in the stored state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger("penstock")
 
 _LOADER = "sglang.srt.model_loader.loader.DefaultModelLoader"
 _OPTIONS = ("cache", "cache_bytes")
-# Parts of the names of server arguments that may decide the weights' layout.
+# Substrings of the names of server arguments that may affect the layout of the weights.
 _ARGUMENTS = ("attention", "backend", "dtype", "disable_", "enable_", "ep_", "lora", "moe", "quant", "speculative")
 
 
@@ -62,7 +62,7 @@ def _load_model(theirs: Callable[..., Any], self: Any, *, model_config: Any, dev
     try:
         model = _restored(loader, self, cache, key, model_config, torch.device(device_config.device))
     except Exception:  # quantization methods may reject weights without values
-        _log.exception("weights cache: SGLang could not use the stored weights, and loads the model")
+        _log.exception("weights cache: SGLang could not use the stored weights, so it loads the model")
         model = None
     if model is None:
         read_files = _record_files(self)
@@ -75,7 +75,7 @@ def _load_model(theirs: Callable[..., Any], self: Any, *, model_config: Any, dev
 
 
 def _record_files(self: Any) -> set[str]:
-    """Returns a set that this loader adds the files to from which it reads."""
+    """Returns a set to which this loader adds each file that it reads."""
     read_files: set[str] = set()
     prepare = type(self)._prepare_weights
 
@@ -96,7 +96,7 @@ def _restored(loader: Any, self: Any, cache: WeightsCache, key: Any, model_confi
         with device:
             model = loader._initialize_model(model_config, self.load_config, quant_config)
         with torch.no_grad():
-            for each in model.parameters():  # without values that quantization methods would reject
+            for each in model.parameters():  # because quantization methods reject some values
                 each.zero_()
         self.postprocess_weights(model, device)
     return model.eval() if cache.restore(key, model) else None
@@ -127,5 +127,5 @@ def _key_of(loader: Any, self: Any, model_config: Any) -> dict[str, Any]:
 def _arguments() -> dict[str, str]:
     from sglang.srt.runtime_context import get_server_args  # type: ignore[import-not-found,unused-ignore]
 
-    found = get_server_args()  # None in programs that use the loader alone
+    found = get_server_args()  # None in programs that use only the loader
     return {} if found is None else {name: repr(value) for name, value in sorted(vars(found).items()) if any(part in name for part in _ARGUMENTS)}

@@ -1,4 +1,4 @@
-"""Hashes of the contents of source files. Each state of a file is read once; an index in the cache's folder keeps its hash."""
+"""Hashes of the contents of source files. A file is read again only if its state has changed; an index in the cache's folder keeps its hash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 _CHUNK_BYTES = 16 << 20
 _THREADS = 8
 _VERSION = 1
-# A file that changes twice within its file system's time stamp granularity may keep its time stamps.
+# If a file changes twice within this time, its time stamps may stay the same.
 _TICK_NS = 20_000_000
 _COARSE_TICK_NS = 2_100_000_000
 _MOST_RECORDS = 100_000  # further records replace the oldest ones
@@ -28,7 +28,7 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".ms
 
 
 class FileState(NamedTuple):
-    """Values that change whenever a file's contents change. The kernel does not show its change cookie to programs; ctime is the part that it shows."""
+    """Values that change whenever a file's contents change. The kernel keeps its change cookie to itself; programs see only ctime."""
 
     path: str
     device: int
@@ -61,7 +61,7 @@ def state_of(path: str) -> FileState:
 
 
 def contents_of(folder: str, paths: Iterable[str | os.PathLike[str]]) -> Contents:
-    """Returns the contents of files. Reads those whose state is not in the index. Of several processes, each reads a part of the files. Blocks.
+    """Returns the contents of files. Reads those whose state is not in the index. Several processes share this work by file. Blocks.
 
     `folder`: keeps the index. Raises OSError if a file cannot be read.
     """
@@ -94,7 +94,7 @@ def _record_of(folder: str, path: str, waits: bool) -> tuple[FileState, str] | N
             if now == state:
                 break
             state = now  # changed while it was read
-        if state.ctime_ns + _tick_of(state) <= time.time_ns():  # else its clock is ahead, and time stamps prove nothing
+        if state.ctime_ns + _tick_of(state) <= time.time_ns():  # otherwise the file system's clock is ahead, and time stamps prove nothing
             _keep(record, state, found)
         return state, found
 
@@ -135,7 +135,7 @@ def _make_room(folder: str) -> None:
 
 @contextlib.contextmanager
 def _locked(record: str, waits: bool) -> Iterator[bool]:
-    """Locks a record against other processes, which would read the same file. Yields False if one holds the lock and `waits` is False."""
+    """Locks a record, so that other processes do not read the same file. Yields False if another process holds the lock and `waits` is False."""
     with contextlib.ExitStack() as stack:
         is_locked = True
         try:
@@ -154,14 +154,14 @@ def _tick_of(state: FileState) -> int:
 
 
 def _wait_for_tick(state: FileState) -> None:
-    """Waits until a later change of a new file must have another time stamp."""
+    """Waits until a later change of a new file is certain to get another time stamp."""
     left = state.ctime_ns + _tick_of(state) - time.time_ns()
     if 0 < left <= _COARSE_TICK_NS:
         time.sleep(left / 1e9)
 
 
 def _hash_of(path: str) -> str:
-    """Returns the SHA-256 of the SHA-256 of each 16 MiB. Reads through the page cache, because the file is about to be loaded."""
+    """Returns the SHA-256 of the size and of the SHA-256 of each 16 MiB. Reads through the page cache, because the file is about to be loaded."""
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         parts = in_threads(lambda start: _hash_of_chunk(file.fileno(), start), range(0, size, _CHUNK_BYTES))
@@ -169,7 +169,7 @@ def _hash_of(path: str) -> str:
 
 
 def in_threads(function: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """Returns the results of calls in a few threads, or in this one if no thread can be started."""
+    """Calls the function with each item in a few threads, or in this one if no thread can be started. Returns the results in order."""
     if len(items) > 1:
         with contextlib.suppress(RuntimeError), concurrent.futures.ThreadPoolExecutor(min(_THREADS, len(items), os.cpu_count() or 1), "penstock-hash") as pool:
             return list(pool.map(function, items))
@@ -186,7 +186,7 @@ def _hash_of_chunk(descriptor: int, start: int) -> bytes:
 
 
 def model_files(folder: str | os.PathLike[str]) -> list[str]:
-    """Returns the files of a model's folder that may decide its weights: weights in all formats, because arguments choose among them, configuration and
+    """Returns the files of a model's folder that may affect its weights: weights in all formats, because arguments select the format, configuration and
     code. Raises NotADirectoryError or FileNotFoundError.
     """
     return [*_files_of(folder, _WEIGHTS), *settings_files(folder)]

@@ -1,4 +1,4 @@
-"""Objects as pickles without the bytes of their tensors, which are storages that the pickle refers to by number."""
+"""Pickles of objects without the bytes of their tensors: the pickle refers to the storages of the tensors by number."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ class NotCacheable(Exception):
 
 
 class Structure(NamedTuple):
-    """An object: a pickle, and the storages of its tensors. Tensors that share memory share a storage."""
+    """An object as a pickle and the storages of its tensors. Tensors that share memory share a storage."""
 
     pickled: bytes
     storages: list[Any]
 
 
 def structure_of(value: Any) -> Structure:
-    """Takes an object apart. Raises NotCacheable if its pickle would not give the same object, or if Penstock cannot access a tensor's memory."""
+    """Splits an object into a pickle and storages. Raises NotCacheable if the pickle would not restore the same object, or if Penstock cannot access a
+    tensor's memory.
+    """
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     try:
@@ -42,7 +44,7 @@ def structure_of(value: Any) -> Structure:
 
 
 def restored(pickled: bytes, storages: list[Any]) -> Any:
-    """Puts an object together. The tensors use the given storages."""
+    """Restores an object. Its tensors use the given storages."""
     return _Unpickler(io.BytesIO(pickled), storages).load()
 
 
@@ -91,7 +93,7 @@ def _bound(function: Any, owner: Any) -> Any:
 
 
 def _check(tensor: Any) -> None:
-    """Raises NotCacheable for what PyTorch's own pickles lose, and for tensors whose memory is smaller than they are, which rebuilding would grow."""
+    """Raises NotCacheable for properties that PyTorch's own pickles lose, and for tensors that exceed their storage, because rebuilding would grow it."""
     if tensor.layout is torch.strided and not tensor.is_nested and tensor.device.type in ("cpu", "cuda"):
         if (problem := problem_of(tensor, wrappers=True)) is not None:
             raise NotCacheable(f"has a tensor that {problem}")
@@ -100,4 +102,4 @@ def _check(tensor: Any) -> None:
     if getattr(tensor, "_backward_hooks", None):
         raise NotCacheable("has a tensor with hooks, which a pickle does not contain")
     if tensor.is_leaf and tensor.grad is not None:
-        raise NotCacheable("has a parameter with a gradient, which a pickle does not contain: call zero_grad(set_to_none=True) before")
+        raise NotCacheable("has a parameter with a gradient, which a pickle does not contain: call zero_grad(set_to_none=True) first")

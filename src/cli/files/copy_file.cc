@@ -258,7 +258,7 @@ status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string
 // Refuses copies that cp refuses, in addition to the checks in pending_file.
 status may_replace(const std::string& from, const std::string& to, const struct stat& source) {
   struct stat info {};
-  if (::lstat(to.c_str(), &info) != 0) return {};  // usually there is none
+  if (::lstat(to.c_str(), &info) != 0) return {};  // usually, the target does not exist
   const bool is_link = S_ISLNK(info.st_mode);
   if (is_link && ::stat(to.c_str(), &info) != 0)
     return errno == ENOENT ? status(errc::not_a_file, fmt::format("{} is a dangling symbolic link", to)) : status();

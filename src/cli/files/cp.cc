@@ -318,7 +318,7 @@ class copier {
     const std::uint64_t before = totals_.folders;
     if (status error = make_folder(from, to, info); !error.ok()) return failed(error);
     const bool is_new = totals_.folders > before;
-    std::vector<std::pair<std::string, bool>> names;  // and whether each is a file, according to the listing
+    std::vector<std::pair<std::string, bool>> names;  // each with true if the listing says that it is a file
     std::error_code error, unknown;
     for (fs::directory_iterator each(from, error); !error && each != fs::directory_iterator(); each.increment(error))
       names.emplace_back(each->path().filename().string(), !each->is_symlink(unknown) && each->is_regular_file(unknown));
@@ -326,15 +326,14 @@ class copier {
     std::sort(names.begin(), names.end());
     for (const auto& [name, is_file] : names) {
       if (interrupted()) return;
-      // A new folder is empty, so nothing has to be asked about such a file now: on a network file system, each question takes
-      // milliseconds.
+      // A new target folder is empty, so such a file needs no system calls now. On a network file system, each one takes milliseconds.
       is_file&& is_new&& wanted_.bytes_per_second == 0 ? copy_later(from + "/" + name, to + "/" + name)
                                                        : copy_entry(from + "/" + name, to + "/" + name);
     }
     folders_.push_back({to, info, is_new});
   }
 
-  // Queues a file whose target does not exist yet. Small ones are copied concurrently, because one of them cannot keep a disk busy.
+  // Queues a file whose target does not exist yet. Small files are copied concurrently, because one at a time cannot keep a disk busy.
   void copy_later(const std::string& from, const std::string& to) {
     constexpr std::size_t most_later = 10000;
     new_files_.push_back({from, to});
@@ -362,7 +361,7 @@ class copier {
         note_copied(from, to, copied, made);
       }
     });
-    // This command may have copied a file that appeared from another name, if the file system ignores case.
+    // A target that appeared in the meantime may be this command's copy of another file, if the file system ignores case.
     std::sort(others.begin(), others.end());
     for (const std::size_t i : others) copy_one_file(new_files_[i].from, new_files_[i].to);
     new_files_.clear();

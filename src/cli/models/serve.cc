@@ -51,15 +51,16 @@ int serve(const serve_options& wanted) {
 
 void add_serve(CLI::App& app, command& chosen) {
   auto wanted = std::make_shared<serve_options>();
-  CLI::App& sub = *app.add_subcommand("serve", "Keep a model's weights in memory and hand them to other processes");
+  CLI::App& sub = *app.add_subcommand("serve", "Keep a model's weights in memory for other processes");
   sub.add_option("MODEL", wanted->model, "A safetensors file, an index (.json) of such files, or a folder with either; may be a URL")
       ->required();
   auto* device = sub.add_option("--device", wanted->device, "Keep the weights on this device (default: the first GPU, else host memory)");
   sub.add_flag("--host", wanted->host, "Keep the weights in host memory instead")->excludes(device);
   sub.add_option("--address", wanted->address, "unix:@NAME or unix:/PATH (default: a name for this user and device)");
-  sub.add_option("--readers", wanted->readers, "Limit on attached processes, and on processes that copy (default 256)")
+  sub.add_option("--readers", wanted->readers, "Maximum number of attached processes, and of processes that copy (default 256)")
       ->check(whole_number(1, 4096));
-  sub.add_option("--python", wanted->python, "The Python interpreter with the package penstock (default: the package's, else python3)")
+  sub.add_option("--python", wanted->python,
+                 "A Python interpreter that can import penstock (default: the one that runs this command, else python3)")
       ->take_last();
   sub.callback([wanted, &chosen] { chosen.run = [wanted] { return serve(*wanted); }; });
 }

@@ -47,8 +47,8 @@ constexpr example example_table[] = {
     {"convert", "penstock convert model.safetensors model.pt", "A checkpoint that torch.load reads"},
     {"convert", "penstock convert model.pt again.safetensors", "And back"},
 
-    {"serve", "penstock serve model_folder --device cuda:0", "Until Ctrl-C, for penstock.attach_weights()", not_run},
-    {"serve", "penstock serve model_folder --host", "In host memory, which readers cannot change", not_run},
+    {"serve", "penstock serve model_folder --device cuda:0", "Serve until Ctrl-C; programs use penstock.attach_weights()", not_run},
+    {"serve", "penstock serve model_folder --host", "Use host memory, which readers cannot change", not_run},
 
     {"bench", "penstock bench --quick", "Seconds on a small machine"},
     {"bench", "penstock bench --quick --size 64MiB --rows hot-4g,call-4k", "Two rows (--list shows all)"},

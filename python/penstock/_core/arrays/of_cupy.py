@@ -20,7 +20,7 @@ __all__ = ["LIBRARY"]
 
 class _CupyArena:
     def __init__(self, device: str, nbytes: int, memory: Any = None) -> None:
-        """`memory` is an array with the bytes; None allocates one."""
+        """`memory` is an existing array of the bytes; None allocates one."""
         self._device = number_of(device)
         with cupy.cuda.Device(self._device):
             self.memory = cupy.empty(nbytes, "u1") if memory is None else memory

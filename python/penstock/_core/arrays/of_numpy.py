@@ -38,7 +38,7 @@ def numpy_dtype(name: str) -> Any:
 
 class NumpyArena(HostArena):
     def __init__(self, nbytes: int, room: Any = None) -> None:
-        """`room` is an array with the bytes; None allocates one."""
+        """`room` is an existing array of the bytes; None allocates one."""
         import numpy
 
         self._room = numpy.empty(nbytes + _alignment, numpy.uint8) if room is None else room
