@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-MOST_SESSION_MEMBERS = 35
+MOST_SESSION_MEMBERS = 36
 
 ROOT = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent.parent
 
