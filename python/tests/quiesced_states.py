@@ -183,7 +183,37 @@ def child_refuses(use: Use) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
+def calls_on_threads(folder: Path, rounds: int) -> None:
+    data = (folder / "data").read_bytes()[:5000]
+    stop = threading.Event()
+    problems: list[BaseException] = []
+
+    def repeat(call: Use) -> None:
+        try:
+            while not stop.is_set():
+                assert call() == data
+        except BaseException as problem:
+            problems.append(problem)
+
+    with penstock.open(folder / "data") as file:
+        target, later = bytearray(5000), bytearray(5000)
+        calls: list[Use] = [lambda: (file.read_into(target), bytes(target))[1], lambda: (file.pread(later).result(), bytes(later))[1]]
+        started = [threading.Thread(target=repeat, args=(call,)) for call in calls]
+        for thread in started:
+            thread.start()
+        for _ in range(rounds):
+            penstock.quiesce()
+        stop.set()
+        for thread in started:
+            thread.join()
+    assert problems == []
+
+
 def main() -> None:
+    if sys.argv[1] == "--threads":
+        calls_on_threads(Path(sys.argv[2]), int(sys.argv[3]))
+        print("done", flush=True)
+        return
     freezes = sys.argv[1] == "--freeze"
     state, folder, rounds, *url = sys.argv[2 if freezes else 1 :]
     data = (Path(folder) / "data").read_bytes()

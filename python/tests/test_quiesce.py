@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,31 +67,9 @@ def test_a_request_that_does_not_end_is_named(folder: Path) -> None:
 
 
 def test_calls_on_other_threads_wait_or_complete(folder: Path) -> None:
-    data = (folder / "data").read_bytes()[:5000]
-    stop = threading.Event()
-    problems: list[BaseException] = []
-
-    def repeat(call: Callable[[], Any]) -> None:
-        try:
-            while not stop.is_set():
-                assert bytes(call()) == data
-        except BaseException as problem:
-            problems.append(problem)
-
-    with penstock.open(folder / "data") as file:
-        target, later = bytearray(5000), bytearray(5000)
-        threads = [
-            threading.Thread(target=repeat, args=(call,))
-            for call in (lambda: (file.read_into(target), target)[1], lambda: (file.pread(later).result(), later)[1])
-        ]
-        for thread in threads:
-            thread.start()
-        for _ in range(ROUNDS):
-            penstock.quiesce()
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert problems == []
+    child = start("--threads", folder, ROUNDS)
+    out, errors = child.communicate(timeout=100)
+    assert out == "done\n", errors
 
 
 @pytest.mark.parametrize("timeout", [-1.0, 0])

@@ -285,7 +285,7 @@ GOOD = rows(["a", "U8", [10], 0, 10, 0])
         (FACTS, rows(["a", "U8", [10], 0]), "a list of tensors that is not valid"),
         (FACTS, rows(["a", "U8", [10], 0, 10, 0], files=[[1, 2]]), "a list of tensors that is not valid"),
         (FACTS, rows(["a", "U8", [10], 0, 10, 0], nbytes=-1), "too many tensors"),
-        (FACTS, rows(["a", "U8", [10], 0, 10, 0], ["a", "U8", [10], 0, 10, 0]), "one twice"),
+        (FACTS, rows(["a", "U8", [10], 0, 10, 0], ["a", "U8", [10], 0, 10, 0]), "a duplicate tensor"),
         (FACTS, rows([["a"], "U8", [10], 0, 10, 0]), "a list"),
         (FACTS, rows(["a", "X8", [10], 0, 10, 0]), "an invalid tensor"),
         (FACTS, rows(["a", "U8", [1.5], 0, 10, 0]), "an invalid tensor"),

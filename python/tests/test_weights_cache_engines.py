@@ -253,7 +253,7 @@ def test_an_older_vllm_loads_without_the_cache(vllm: Any, folder: Path, monkeypa
     monkeypatch.setitem(sys.modules, f"{CACHES}.ipc_loader", None)
     start = VLLMStart(vllm, folder, monkeypatch)
     start.model()
-    assert start.loads == 1 and "it needs vLLM 0.31" in caplog.text
+    assert start.loads == 1 and "it requires vLLM 0.31" in caplog.text
 
 
 def test_vllm_refuses_a_wrong_folder_or_limit(vllm: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
