@@ -89,3 +89,7 @@ def modules_of(engine: str, real: Sequence[str], names: Mapping[str, Mapping[str
         for name in set(sys.modules) - before:
             if name.partition(".")[0] == engine or isinstance(sys.modules[name], _StandIn) or name.startswith(f"penstock.{engine}"):
                 del sys.modules[name]
+        if (asked := sys.modules.get("transformers.utils.import_utils")) is not None:
+            for function in vars(asked).values():
+                if hasattr(function, "cache_clear"):
+                    function.cache_clear()  # it kept that the stand-ins are installed
