@@ -97,21 +97,16 @@ def pattern() -> Callable[[int], bytes]:
 def stays_level() -> Iterator[None]:
     """A file of tests leaves no request, no held buffer, no open file and no thread behind."""
     _warm_up()
+    gc.collect()  # first, because it may end threads
     before = _levels()
-    gc.collect()
     gc.freeze()  # modules imported so far: otherwise, each collection scans all of PyTorch, which takes 0.2 s
     yield
     gc.collect()
     _native._settle()
     until = time.monotonic() + 5  # requests on closed pipes, and threads that are about to end
-    while not _is_level(before) and time.monotonic() < until:
+    while _levels() != before and time.monotonic() < until:
         time.sleep(0.01)
-    assert _is_level(before), f"{_levels()}, before {before}"
-
-
-def _is_level(before: dict[str, Any]) -> bool:
-    now = _levels()
-    return now.pop("threads of Python") <= before["threads of Python"] and all(before[name] == found for name, found in now.items())
+    assert _levels() == before
 
 
 def _levels() -> dict[str, Any]:
