@@ -41,7 +41,7 @@ class completions {
     return made.release();  // never freed: a callback may run late
   }
 
-  // Starts the thread if there is none. Raises if that fails.
+  // Starts the thread unless it is running. Raises a Python error if the thread cannot be started.
   void ready() {
     if (has_thread_.load()) return;
     try {

@@ -299,6 +299,8 @@ GOOD = rows(["a", "U8", [10], 0, 10, 0])
         (FACTS, rows(["a", "U8", [10], 0, 10, 1]), "the invalid size or place"),
         (FACTS, GOOD, "memory that is not sealed"),
         ({**FACTS, "device": "host:0"}, GOOD, "no handle"),
+        ({**FACTS, "device": "host:0", "handle": 1}, GOOD, "no handle"),
+        ({**FACTS, "device": "host:0", "handle": "zz"}, GOOD, "no handle"),
         ({**FACTS, "device": "cuda:0", "uuid": "GPU-1"}, GOOD, "GPU GPU-1 is not visible"),
     ],
 )

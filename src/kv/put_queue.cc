@@ -176,7 +176,7 @@ void put_queue::take_next() {
 
 bool put_queue::front_has_ended() const noexcept { return !rounds_.empty() && rounds_.front().has_ended; }
 
-// Returns a call in stream order whose bytes are in the file, and which no other put that was called earlier is still to follow.
+// Returns a call in stream order whose bytes are in the file, unless a put that was called earlier is not recorded yet.
 std::list<put_queue::round>::iterator put_queue::ended_on_stream() noexcept {
   const put_operation* const oldest = !rounds_.empty()      ? rounds_.front().puts.front().what.op
                                       : next_.op != nullptr ? next_.op

@@ -63,6 +63,34 @@ struct quiesce_test : ::testing::Test {
   quiesce_test() { store_file(name, content); }
 };
 
+// A read at offset 4096 on a thread of its own, which waits in the kernel until release().
+class held_read {
+ public:
+  explicit held_read(const std::string& name) : with_(made(before_)), file_(opened_file(with_, name)) {
+    before_.shut({4096});
+    reader_ = std::thread([this] { EXPECT_TRUE(file_.read(memory_.data(), memory_.size(), 4096).ok()); });
+    before_.await(1);
+  }
+  [[nodiscard]] const file& from() const { return file_; }
+  void release() {
+    before_.open();
+    reader_.join();
+  }
+
+ private:
+  static engine made(gate& before) {
+    auto with = core::make_engine(without_cuda(), {std::make_shared<gated_kernel>(before), nullptr, device::make_host_driver()});
+    EXPECT_TRUE(with.ok()) << with.error().message();
+    return *std::move(with);
+  }
+
+  gate before_;
+  engine with_;
+  file file_;
+  std::array<std::byte, 4096> memory_{};
+  std::thread reader_;
+};
+
 TEST_F(quiesce_test, leaves_no_thread_and_no_ring_and_the_next_read_gets_the_same_bytes) {
   const auto with = made_engine(without_cuda());
   const auto file = opened_file(with, name, {.cache = cache_use::bypass});
@@ -153,21 +181,13 @@ TEST_F(quiesce_test, a_thread_that_waits_with_a_lock_that_a_callback_needs_goes_
 }
 
 TEST_F(quiesce_test, a_deadline_names_the_request_that_is_in_flight) {
-  gate before;
-  auto with = core::make_engine(without_cuda(), {std::make_shared<gated_kernel>(before), nullptr, device::make_host_driver()});
-  ASSERT_TRUE(with.ok()) << with.error().message();
-  const auto file = opened_file(*with, name);
-  std::array<std::byte, 4096> memory{};
-  before.shut({4096});
-  std::thread reader([&] { EXPECT_TRUE(file.read(memory.data(), memory.size(), 4096).ok()); });
-  before.await(1);
+  held_read held(name);
   const auto late = quiesce(1ms);
   EXPECT_EQ(late.code(), errc::timed_out);
   EXPECT_EQ(late.message(), "quiesce: still in flight: read 4096 at 4096 of " + name);
   std::array<std::byte, 4096> other{};
-  EXPECT_TRUE(file.read(other.data(), other.size(), 0).ok());  // everything remains usable
-  before.open();
-  reader.join();
+  EXPECT_TRUE(held.from().read(other.data(), other.size(), 0).ok());  // everything remains usable
+  held.release();
   EXPECT_EQ(quiesce().message(), "");
 }
 
@@ -205,14 +225,7 @@ TEST_F(quiesce_test, an_open_pipe_or_listener_is_named_until_it_is_closed) {
 }
 
 TEST_F(quiesce_test, a_forked_child_does_not_wait_for_calls_of_its_parent) {
-  gate before;
-  auto with = core::make_engine(without_cuda(), {std::make_shared<gated_kernel>(before), nullptr, device::make_host_driver()});
-  ASSERT_TRUE(with.ok()) << with.error().message();
-  const auto file = opened_file(*with, name);
-  std::array<std::byte, 4096> memory{};
-  before.shut({4096});
-  std::thread reader([&] { EXPECT_TRUE(file.read(memory.data(), memory.size(), 4096).ok()); });
-  before.await(1);
+  held_read held(name);
   const pid_t child = fork();
   if (child == 0) {
     alarm(20);
@@ -227,8 +240,7 @@ TEST_F(quiesce_test, a_forked_child_does_not_wait_for_calls_of_its_parent) {
   int outcome = -1;
   EXPECT_EQ(waitpid(child, &outcome, 0), child);
   EXPECT_EQ(outcome, 0);
-  before.open();
-  reader.join();
+  held.release();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Puts and gets in the order of a stream: of the first GPU, or of the host device if there is none.
+// Puts and gets in stream order, on the first GPU, or on the host device if the machine has no GPU.
 #include <atomic>
 #include <cstring>
 #include <deque>

@@ -95,7 +95,7 @@ class HeldWeights(Closable):
         nbytes = self.listing.nbytes
         if self.device != "host":
             handle = facts.get("handle")
-            if not isinstance(handle, str) or len(handle) > 2048:
+            if not isinstance(handle, str) or len(handle) > 2048 or len(handle) % 2 or not set(handle) <= set("0123456789abcdef"):
                 raise malformed("no handle for its memory")
             self._memory = _native.open_shared_memory(self.device, bytes.fromhex(handle), number_in(facts, "offset"), nbytes, descriptor, process)
             return
@@ -197,8 +197,8 @@ class HeldWeights(Closable):
 
 
 def find_held(files: Sequence[str], device: str, server: str | None = None, on_host: bool = True) -> tuple[HeldWeights, list[Tensor]] | None:
-    """Returns a server that holds these files with their current contents, and their tensors; None if there is none. If a server cannot be used,
-    logs the reason and raises nothing. `server`: its address; None tries the default addresses of the device and, with `on_host`, of the host.
+    """Returns a server that holds these files with their current contents, and the files' tensors, or None. Logs why a server cannot be used.
+    `server`: its address. None tries the default addresses of the device and, with `on_host`, of the host.
     """
     for address in dict.fromkeys([server] if server is not None else map(default_address, [device, "host"] if on_host else [device])):
         held = None

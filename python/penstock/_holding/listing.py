@@ -1,4 +1,4 @@
-"""The message that a server of held weights sends to a reader, with descriptors, one of which contains the list of tensors.
+"""The message that a server of held weights sends to a reader. It comes with descriptors; one of them contains the list of tensors.
 
 The server sends this message as soon as it has accepted a connection from a process of its user. After that, it only answers the question whether it
 is alive. A reader that has copied GPU memory asks this: an answer proves that the memory was still valid during the copy.

@@ -19,7 +19,7 @@ bool wants_to_spare_cpu(runtime& with, const io_options& options) {
   return prefer == preference::cpu || (prefer == preference::automatic && (with.few_cores() || with.has_busy_cores()));
 }
 
-// Returns true if the GPU copies this read from pinned pages if it is not in a row.
+// Returns true if the file has pinned pages, which only a read outside of a row can use.
 bool is_pinned(runtime& with, const admission& item) {
   if (with.pinned_pages().empty() || item.what().length < least_registered_bytes) return false;
   auto& from = item.file().source();

@@ -136,7 +136,7 @@ bool stream_operation::may_begin_ahead() {
   return is_constant && !follows_write_;
 }
 
-// Call once the stream has reached a read. What its stream has not passed by then does not come before it.
+// Call once the stream has reached a read. A write that the stream has not passed by then comes after the read.
 bool stream_operation::must_wait_for_write() const {
   if (!follows_write_) return false;
   const auto offset = asked_.constant_arguments ? static_cast<std::uint64_t>(fixed_.offset) : 0;
