@@ -200,23 +200,27 @@ void board::rest() noexcept {
   if (ended.joinable()) ended.join();
 }
 
-// If no shared memory is available, the counters stay private, and other processes no longer see them.
 void board::wake() noexcept {
   const std::lock_guard guard(boards_lock);
   if (page_ == nullptr || page_->head.pid != getpid()) return;
-  if (std::exchange(is_resting_, false)) {
-    (void)or_no_memory([&]() -> status {
-      auto made = folder_->make(sizeof(board_layout::page));
-      if (!made) return made.error();
-      if (const auto self = sys::identify_own_process(); self) page_->head.start_ticks = self->start_ticks;  // new after a restore
-      const auto size = memory_.size();
-      copy_counters(made->data(), memory_.data(), size);
-      if (mremap(made->data(), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, memory_.data()) != MAP_FAILED)
-        (void)new (&*made) sys::shared_region;  // it is part of memory_ now
-      return folder_->publish(std::as_bytes(std::span(&page_->head, 1)));
-    });
-  }
+  share_again();
   if (!members_.empty()) begin_answering();
+}
+
+// If no shared memory is available, the counters stay private, and other processes no longer see them. No thread may be answering, because
+// it would wait on the page that is replaced here.
+void board::share_again() noexcept {
+  if (!std::exchange(is_resting_, false)) return;
+  (void)or_no_memory([&]() -> status {
+    auto made = folder_->make(sizeof(board_layout::page));
+    if (!made) return made.error();
+    if (const auto self = sys::identify_own_process(); self) page_->head.start_ticks = self->start_ticks;  // new after a restore
+    const auto size = memory_.size();
+    copy_counters(made->data(), memory_.data(), size);
+    if (mremap(made->data(), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, memory_.data()) != MAP_FAILED)
+      (void)new (&*made) sys::shared_region;  // it is part of memory_ now
+    return folder_->publish(std::as_bytes(std::span(&page_->head, 1)));
+  });
 }
 
 result<board_layout::engine_section*> board::join(board_teller& engine) {
@@ -226,6 +230,7 @@ result<board_layout::engine_section*> board::join(board_teller& engine) {
       if (auto problem = open(); !problem.ok()) return problem;
     }
     if (page_->head.pid != getpid()) return status(errc::forked, "the board belongs to the parent process");
+    share_again();  // the engine may have been made after all that were put to rest had been destroyed
     members_.reserve(members_.size() + 1);
     for (std::size_t i = 1; i < page_->engines.size(); ++i) {
       auto& section = page_->engines[i];

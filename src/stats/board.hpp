@@ -61,6 +61,7 @@ class board : public std::enable_shared_from_this<board> {
   };
 
   status open();
+  void share_again() noexcept;
   void answer(board_layout::page& page);
   [[nodiscard]] board_teller* teller_of(const board_layout::engine_section* section) noexcept;  // null: no longer queried
   void begin_answering();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/engine_core.hpp"
+#include "core/gate.hpp"
 #include "penstock/kv.hpp"
 #include "penstock/pipe.hpp"
 #include "penstock/quiesce.hpp"
@@ -104,6 +105,19 @@ TEST_F(quiesce_test, leaves_no_thread_and_no_ring_and_the_next_read_gets_the_sam
     ASSERT_EQ(quiesce().message(), "");
     EXPECT_EQ(left_over(), std::vector<std::string>());
     EXPECT_EQ(with.stats().pinned_bytes, 0);
+  }
+}
+
+TEST_F(quiesce_test, an_engine_that_is_made_after_all_that_rested_were_closed_can_be_frozen_too) {
+  std::array<std::byte, 4096> into{};
+  for (int i = 0; i < rounds; ++i) {
+    {
+      const auto with = made_engine(without_cuda());
+      EXPECT_TRUE(opened_file(with, name).read(into.data(), into.size(), 0).ok());
+      EXPECT_EQ(quiesce().message(), "");
+      EXPECT_EQ(left_over(), std::vector<std::string>());
+    }
+    const core::calling wakes_the_process;
   }
 }
 
