@@ -14,6 +14,15 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
 
+class WebServer(ThreadingHTTPServer):
+    """A thread for each connection."""
+
+    request_queue_size = 256  # a client may open that many at once; the kernel delays each that finds the queue full by a second
+
+    def serve_forever(self, poll_interval: float = 0.01) -> None:  # shutdown() takes that long, and 0.5 s by default
+        super().serve_forever(poll_interval)
+
+
 class Gate:
     """Holds the answers to GET until it is opened; `reached` is set once one waits."""
 
@@ -99,7 +108,7 @@ def serving(
     asked: list[tuple[str, dict[str, str]]] = []
     connections: list[socket.socket] = []
     handler = type("Handler", (_Handler,), {"folder": folder, "gate": gate, "asked": asked, "connections": connections})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = WebServer(("127.0.0.1", 0), handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = False  # so that closing it waits for them

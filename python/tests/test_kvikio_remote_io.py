@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import numpy
@@ -18,6 +18,7 @@ import penstock
 import penstock.kvikio as kvikio
 from penstock.kvikio import RemoteEndpointType, RemoteFile, defaults
 
+from .range_server import WebServer
 from .test_remote_s3 import server  # noqa: F401
 
 CONTENT = numpy.arange(50_000, dtype=numpy.int64)
@@ -83,8 +84,8 @@ def serving(faults: Faults) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
+    http = WebServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{http.server_address[1]}/data"
@@ -322,8 +323,8 @@ def webhdfs() -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
+    http = WebServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{http.server_address[1]}/webhdfs/v1/home/test_user/test_file.bin"

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ class _Bucket(BaseHTTPRequestHandler):
 
 @contextmanager
 def _bucket() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Bucket)
+    server = range_server.WebServer(("127.0.0.1", 0), _Bucket)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

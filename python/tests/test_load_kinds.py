@@ -11,7 +11,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from penstock._files.kinds import KINDS, Kind
 
 from .gguf_files import Tensor
 from .gguf_files import gguf as gguf_of
+from .range_server import WebServer
 
 TENSORS = {"first": np.arange(12, dtype="f4").reshape(3, 4), "second": np.arange(5, dtype="f4")}
 HALVES = [{"first": TENSORS["first"]}, {"second": TENSORS["second"]}]
@@ -182,8 +183,8 @@ def server(tmp_path: Path) -> Iterator[str]:
         def do_HEAD(self) -> None:
             self._answer(False)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path))) as served:
-        thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
+    with WebServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path))) as served:
+        thread = threading.Thread(target=served.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{served.server_address[1]}"
         served.shutdown()

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ import pytest
 
 import penstock
 from penstock.__main__ import command
+
+from .range_server import WebServer
 
 pytestmark = pytest.mark.usefixtures("torch_not_imported")
 
@@ -65,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
 def server() -> Iterator[tuple[str, list[tuple[str, str, dict[str, str]]]]]:
     asked: list[tuple[str, str, dict[str, str]]] = []
     connections: list[socket.socket] = []
-    up = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"asked": asked, "connections": connections}))
+    up = WebServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"asked": asked, "connections": connections}))
     up.daemon_threads = False  # so that closing it waits for them
     thread = threading.Thread(target=up.serve_forever, daemon=True)
     thread.start()
@@ -320,7 +322,7 @@ def test_a_key_of_the_customer_is_sent_with_each_request_over_https(server, tmp_
     subprocess.run([*make, "-keyout", tmp_path / "key.pem", "-out", certificate], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, tmp_path / "key.pem")
-    up = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"asked": asked, "connections": []}))
+    up = WebServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"asked": asked, "connections": []}))
     up.socket = context.wrap_socket(up.socket, server_side=True)
     thread = threading.Thread(target=up.serve_forever, daemon=True)
     thread.start()
