@@ -146,7 +146,7 @@ def test_memory_of_the_parent_may_be_dropped_in_the_child() -> None:
 
 
 def test_a_child_hangs_nowhere(path: Path) -> None:
-    forks = os.environ.get("PENSTOCK_TEST_FORKS", "10")
+    forks = os.environ.get("PENSTOCK_TEST_FORKS", "5")
     command = [sys.executable, str(Path(__file__).with_name("forked_children.py")), str(path), forks]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stdout[-1000:] + ended.stderr[-6000:]

@@ -366,7 +366,7 @@ def test_the_example_runs(channel):
 def test_the_parameter_server_runs():
     program = pathlib.Path(__file__).parents[2] / "examples/python/pipe_parameter_server.py"
     told = subprocess.run(
-        [sys.executable, str(program), "3", "4", "100000"], check=True, timeout=120, capture_output=True, text=True
+        [sys.executable, str(program), "2", "2", "100000"], check=True, timeout=120, capture_output=True, text=True
     ).stdout
     assert "parameters as expected" in told
     assert "host to host: cma" in told
@@ -389,8 +389,8 @@ def test_the_two_stages_run():
 
 def test_the_fan_out_runs():
     program = pathlib.Path(__file__).parents[2] / "examples/python/pipe_fan_out.py"
-    told = subprocess.run([sys.executable, str(program), "3", "150"], check=True, timeout=120, capture_output=True, text=True).stdout
-    assert "3 receivers, 150 MiB each" in told and "bytes as expected" in told
+    told = subprocess.run([sys.executable, str(program), "3", "80"], check=True, timeout=120, capture_output=True, text=True).stdout
+    assert "3 receivers, 80 MiB each" in told and "bytes as expected" in told
     assert told.count("host to host by cma") == 3
 
 
