@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import subprocess
@@ -92,6 +93,71 @@ def test_a_replaced_file_is_never_served_stale(cache: WeightsCache, source: Path
     shutil.copystat(source, tmp_path / "new")
     os.replace(tmp_path / "new", source)
     assert get(cache, load) == 2
+
+
+def test_changes_through_a_mapping_are_never_served_stale(cache: WeightsCache, source: Path) -> None:
+    with open(source, "r+b") as file, mmap.mmap(file.fileno(), 0) as mapping:
+        load = Loader(source)
+        mapping[-1] = 2
+        assert get(cache, load) == 2
+        before = os.stat(source).st_ctime_ns
+        mapping[-1] = 3
+        if os.stat(source).st_ctime_ns == before:
+            pytest.skip("this file system does not record changes through mappings (tmpfs)")
+        assert get(cache, load) == 3
+        mapping[-1] = 4
+        assert get(cache, load) == 4
+
+
+def folder_of_links(folder: Path, kind: str) -> tuple[Path, Callable[[], None]]:
+    """Returns the path of a source that contains ones, and a function that makes it contain twos without a change to either file."""
+    for number, name in enumerate(("one", "two"), 1):
+        (folder / name).mkdir()
+        (folder / name / "model.safetensors").write_bytes(bytes([number]) * SOURCE_BYTES)
+    link = folder / "snapshot"
+
+    def place(name: str) -> None:
+        new = folder / "new"
+        if kind == "folder":
+            new.symlink_to(name)
+        elif kind == "link":
+            new.symlink_to(Path(name, "model.safetensors"))
+        else:
+            os.link(folder / name / "model.safetensors", new)
+        os.replace(new, link)
+
+    place("one")
+    return (link / "model.safetensors" if kind == "folder" else link), partial(place, "two")
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "hard link"])
+def test_a_name_that_refers_to_another_file_during_the_load_stores_nothing(cache: WeightsCache, tmp_path: Path, kind: str) -> None:
+    path, change = folder_of_links(tmp_path, kind)
+
+    def load() -> dict[str, Any]:
+        change()
+        return weights(path.read_bytes()[0])
+
+    assert float(cache.get({}, load, sources=[path])["weight"][0]) == 2 and not entries(cache)
+    assert get(cache, Loader(path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "says"),
+    [
+        ("http://localhost:1/model.safetensors", ValueError, "is on a server"),
+        ("s3://bucket/model.safetensors", ValueError, "put its ETag"),
+        ("pipe", OSError, "not a regular file"),
+        ("folder", IsADirectoryError, "not a regular file"),
+        ("/dev/zero", OSError, "not a regular file"),
+        ("absent", FileNotFoundError, "absent"),
+    ],
+)
+def test_sources_without_contents_are_refused(cache: WeightsCache, tmp_path: Path, place: str, error: type[Exception], says: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(error, match=says):
+        cache.key({}, [place if ":" in place else tmp_path / place])
 
 
 @pytest.mark.parametrize("change", ["touched", "copied", "renamed"])
@@ -311,7 +377,7 @@ def damaged_copies(entry: Path) -> dict[str, Callable[[], None]]:
         "structure": flipped(len(content) - 100),
         "digest": flipped(len(content) - 1),
         "exchanged blocks": lambda: (entry.write_bytes(content[: 8 + start] + content[16 + start : 24 + start] + content[8 + start : 16 + start] + content[24 + start :]), None)[1],
-        "other version": lambda: (entry.write_bytes(content.replace(b'weights_cache":"1"', b'weights_cache":"2"')), None)[1],
+        "other version": lambda: (entry.write_bytes(content.replace(b'weights_cache":"2"', b'weights_cache":"3"')), None)[1],
         "other key": lambda: (entry.write_bytes(content.replace(b"first", b"other")), None)[1],
         "writable by others": lambda: entry.chmod(0o666),
         "symbolic link": lambda: (entry.rename(entry.with_name("moved")), entry.symlink_to("moved"), None)[2],
@@ -403,11 +469,27 @@ def test_the_least_recently_used_entries_are_removed(tmp_path: Path) -> None:
     assert sum(each.stat().st_size for each in entries(cache)) <= 500_000
 
 
+def test_entries_from_the_future_are_removed_first(tmp_path: Path) -> None:
+    cache = WeightsCache(tmp_path / "cache", capacity_bytes=500_000, free_bytes=0)
+    keys = [cache.key({"number": number}) for number in range(4)]
+    assert cache.save(keys[0], weights())
+    os.utime(entries(cache)[0], (1 << 33, 1 << 33))  # as if the clock was set back
+    assert all(cache.save(key, weights()) for key in keys[1:])
+    assert [cache.has(key) for key in keys] == [False, True, True, True]
+
+
 @pytest.mark.parametrize("limit", [{"capacity_bytes": 1000}, {"free_bytes": 1 << 60}])
 def test_an_entry_without_room_is_not_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: dict[str, int]) -> None:
     cache = WeightsCache(tmp_path / "cache", **limit)
     assert cache.get({}, weights)["bias"].tolist() == list(range(10))
     assert not entries(cache) and "not stored" in caplog.text
+
+
+def test_no_entry_is_removed_for_one_that_cannot_fit(cache: WeightsCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [cache.key({"number": number}) for number in range(2)]
+    cache.save(keys[0], weights())
+    monkeypatch.setattr(cache, "_room", lambda: 10_000)  # of a nearly full disk
+    assert not cache.save(keys[1], {"large": torch.zeros(200_000)}) and cache.has(keys[0])
 
 
 def test_a_reader_keeps_an_entry_that_is_removed(cache: WeightsCache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,6 +636,143 @@ def test_load_module_does_not_store_a_module_whose_tensors_are_replaced(tmp_path
     for _ in range(2):
         penstock.torch.load_module(Net(), load, cache=tmp_path / "cache", key="net")
     assert "load() replaced tensors" in caplog.text and not list((tmp_path / "cache").glob("*.safetensors"))
+
+
+class Layers(torch.nn.Module):
+    """Tensors of all kinds, and a module without any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(30, 40)
+        self.act = torch.nn.ReLU()
+        self.scale = None
+        self.register_parameter("zero_point", None)
+        self.register_buffer("table", torch.arange(5_000.0), persistent=False)
+        self.register_buffer("empty", torch.empty(3, 0))
+        self.sizes = [1, 2]
+
+
+def with_meta(module: Any) -> Any:
+    module.register_buffer("absent", torch.empty(3, device="meta"))
+    return module
+
+
+def in_inference_mode() -> Any:
+    with torch.inference_mode():
+        return Layers()
+
+
+def fill(module: Any) -> None:
+    with torch.inference_mode(module.up.weight.is_inference()), torch.no_grad():
+        module.up.weight.fill_(5)
+        module.up.bias.copy_(torch.arange(40))
+
+
+Make, Load = Callable[[], Any], Callable[[Any], Any]
+
+# What load() does apart from filling the parameters; whether the second start can do the same from the cache.
+LOADS: dict[str, tuple[Make, Load, bool]] = {
+    "nothing else": (Layers, lambda module: None, True),
+    "adds a parameter": (Layers, lambda module: setattr(module, "scale", torch.nn.Parameter(torch.ones(3))), True),
+    "adds a frozen parameter": (Layers, lambda module: setattr(module, "zero_point", torch.nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False)), True),
+    "adds a buffer": (Layers, lambda module: (module.register_buffer("extra", torch.ones(2)), module.register_buffer("more", torch.ones(2), persistent=False)), True),
+    "freezes": (Layers, lambda module: module.up.requires_grad_(False), True),
+    "ends training": (Layers, lambda module: module.eval(), True),
+    "in inference mode": (in_inference_mode, lambda module: None, True),
+    "removes a parameter": (Layers, lambda module: setattr(module.up, "bias", None), False),
+    "adds a module": (Layers, lambda module: setattr(module, "head", torch.nn.LayerNorm(2)), False),
+    "replaces a module": (Layers, lambda module: setattr(module, "act", torch.nn.GELU()), False),
+    "makes a parameter of a buffer": (Layers, lambda module: (module.__delattr__("table"), setattr(module, "table", torch.nn.Parameter(torch.arange(5_000.0)))), False),
+    "sets a list": (Layers, lambda module: setattr(module.up, "scales", [0.5]), False),
+    "appends to a list": (Layers, lambda module: module.sizes.append(3), False),
+    "sets an object": (Layers, lambda module: setattr(module.up, "kernel", slice(3)), False),
+    "adds a hook": (Layers, lambda module: module.register_forward_hook(lambda *arguments: None), False),
+    "leaves a tensor on meta": (lambda: with_meta(Layers()), lambda module: None, False),
+    "makes a lazy module": (lambda: torch.nn.ModuleDict({"up": torch.nn.Linear(30, 40), "lazy": torch.nn.LazyLinear(3)}), lambda module: None, False),
+}
+
+
+def shown(module: Any) -> Any:
+    """What a user of a module sees."""
+    lists = [(name, each.sizes, getattr(each.up, "scales", None), getattr(each.up, "kernel", None)) for name, each in module.named_modules() if hasattr(each, "sizes")]
+    parameters = [(name, each.requires_grad) for name, each in module.named_parameters()]
+    hooks = [len(each._forward_hooks) for each in module.modules()]
+    bytes_of = {name: None if torch.nn.parameter.is_lazy(each) or each.is_meta else each.tolist() for name, each in [*module.named_parameters(), *module.named_buffers()]}
+    return repr(module), list(module.state_dict()), [each.training for each in module.modules()], lists, parameters, hooks, bytes_of
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_the_second_start_gives_the_module_that_load_would_give(tmp_path: Path, name: str) -> None:
+    make, change, is_stored = LOADS[name]
+    calls = []
+
+    def load(module: Any) -> None:
+        calls.append(1)
+        fill(module)
+        change(module)
+
+    cache = WeightsCache(tmp_path / "cache", free_bytes=0)
+    first, second = (penstock.torch.load_module(make(), load, cache=cache, key="net") for _ in range(2))
+    assert shown(second) == shown(first)
+    assert len(calls) == (1 if is_stored else 2) and len(entries(cache)) == is_stored
+
+
+def without_bias() -> Any:
+    found = Layers()
+    found.up.bias = None
+    return found
+
+
+def with_tied() -> Any:
+    found = Layers()
+    found.table = found.empty
+    return found
+
+
+OTHERS: dict[str, Make] = {
+    "a parameter less": without_bias,
+    "a parameter more": lambda: (lambda found: (setattr(found, "scale", torch.nn.Parameter(torch.ones(3))), found)[1])(Layers()),
+    "another shape": lambda: (lambda found: (setattr(found.up, "weight", torch.nn.Parameter(torch.ones(40, 31))), found)[1])(Layers()),
+    "another type": lambda: Layers().half(),
+    "other strides": lambda: (lambda found: (setattr(found.up, "weight", torch.nn.Parameter(torch.ones(30, 40).t())), found)[1])(Layers()),
+    "tied": with_tied,
+    "wrapped": lambda: (lambda found: (setattr(found, "up", found[0].up), found)[1])(torch.nn.Sequential(Layers())),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_module_of_another_form_is_loaded_and_not_changed_otherwise(tmp_path: Path, name: str) -> None:
+    cache = WeightsCache(tmp_path / "cache", free_bytes=0)
+
+    def load(module: Any) -> None:
+        with torch.no_grad():
+            module.up.weight.fill_(5)
+
+    penstock.torch.load_module(Layers(), load, cache=cache, key="net")
+    found, expected = OTHERS[name](), OTHERS[name]()
+    found.load_state_dict(expected.state_dict())
+    load(expected)
+    assert shown(penstock.torch.load_module(found, load, cache=cache, key="net")) == shown(expected)
+
+
+def test_load_module_keeps_the_mode_that_the_program_chose(tmp_path: Path) -> None:
+    for is_training in (True, False):
+        module = Layers().train(is_training).requires_grad_(is_training)
+        penstock.torch.load_module(module, fill, cache=tmp_path / "cache", key="net")
+        assert module.training is is_training and module.up.weight.requires_grad is is_training and module.up.bias[3] == 3
+
+
+def test_a_damaged_entry_does_not_change_buffers_that_load_leaves_alone(tmp_path: Path) -> None:
+    cache = WeightsCache(tmp_path / "cache", free_bytes=0)
+    expected = penstock.torch.load_module(Layers(), fill, cache=cache, key="net")
+    (entry,) = entries(cache)
+    content = bytearray(entry.read_bytes())
+    places = {each: content.find(each) for each in (bytes(torch.tensor([number]).numpy()) for number in (17.0, 4321.0))}
+    for value, place in places.items():
+        assert place > 0
+        content[place : place + 4] = bytes(each ^ 0x11 for each in value)
+    entry.write_bytes(content)
+    assert shown(penstock.torch.load_module(Layers(), fill, cache=cache, key="net")) == shown(expected)
 
 
 class Kernel:

@@ -29,7 +29,7 @@ def load_module(
 
     - `target`: a function that returns the finished module, for example loaded and quantized. It runs only if the cache lacks the module. Or a
       module to fill in place, whose tensors keep their memory.
-    - `load`: fills the target in place if the cache lacks its weights. Required if the target is a module, invalid otherwise.
+    - `load`: fills all parameters of the target in place if the cache lacks its weights. Required if the target is a module, invalid otherwise.
     - `cache`: the cache, or its folder.
     - `key`: everything that determines the weights, except the sources' contents: the model, the version of your code, the quantization, the rank.
     - `sources`: the files from which `target` or `load` reads. If the contents of a file change, the module is loaded again.

@@ -130,6 +130,8 @@ def _facts_of(source: Source) -> SourceFile | None:
         descriptor = source.file.fileno()
     except Error:
         return None
+    with contextlib.suppress(OSError):  # a page that a mapping has changed gets a new time stamp for its next change only after it is written
+        os.fdatasync(descriptor)
     return describe_file(descriptor, source.name)
 
 

@@ -28,7 +28,7 @@ from .._tensors.reads import Flow, Ranges, Request, read_now
 from .._tensors.save_file import Tensor, beginning_of
 from .._tensors.sources import Source
 from ._digest import Digest, rows_in
-from ._module_state import ModuleState, add_missing, matches, set_values, state_of
+from ._module_state import ModuleState, changed_object, matches, objects_of, set_state, state_of
 from ._sources import Contents, contents_of
 from ._structure import NotCacheable, Structure, restored, structure_of
 
@@ -36,13 +36,14 @@ __all__ = ["Key", "WeightsCache"]
 
 _log = logging.getLogger("penstock")
 
-_VERSION = "1"
+_VERSION = "2"
 _ENDING = ".safetensors"
 _STRUCTURE, _DIGEST = "structure", "~digest"  # names of rows; the digest is the last row, because it is computed while the others are written
 _DIGEST_BYTES = 64  # the digest of the storages, then the SHA-256 of the structure and the header's fields
 _MOST_STRUCTURE_BYTES = 1 << 30
 _GROUP_BYTES = 128 << 20  # storages are checked in groups of this size, while the next group is read
 _LARGE_BYTES = 1 << 20  # PyTorch's allocator keeps smaller blocks apart
+_CLOCK_NS = 1_000_000_000  # a server's clock may be ahead by this much
 _FREE = 1 / 16  # part of the file system that stays free by default
 
 
@@ -98,7 +99,9 @@ class WeightsCache:
 
         `values`: everything else that determines the weights, as JSON types: the model, the engine's version, the rank, the quantization.
 
-        Raises TypeError for other types, and OSError if a file cannot be read; sources are local files.
+        `sources`: local files. On tmpfs, the kernel does not record changes through a shared mapping, so they are not noticed.
+
+        Raises TypeError for other types, InvalidArgument for a URL, and OSError if a source is not a regular file or cannot be read.
         """
         contents = contents_of(os.path.join(self.folder, "sources"), sources)
         told = {"values": dict(values), "sources": contents.hashes, "torch": str(torch.__version__), "format": _VERSION}
@@ -122,19 +125,30 @@ class WeightsCache:
     def fill(self, key: Key, module: torch.nn.Module, load: Callable[[torch.nn.Module], object]) -> None:
         """Fills the tensors of a module in place from the cache. If the cache lacks them, calls load(module) and stores the module's state.
 
-        Stores nothing if load() replaces tensors by others that differ in type or layout, because the next process could not fill them.
+        load() must fill all parameters. Stores nothing if the next process could not do the same: if load() replaces modules, replaces tensors by others
+        that differ in type or layout, or changes attributes other than tensors, numbers, strings, bools and None.
         """
         before = self._state_of(module)
-        if before is not None and self.restore(key, module):
+        if before is None:
+            load(module)
             return
+        kept = _copies_of_buffers(before) if self.has(key) else []
+        if self._restore(key, module, before):
+            return
+        for storage, content in kept:  # a damaged entry has overwritten them, and load() does not fill them
+            storage.copy_(content)
+        objects = objects_of(module)
         load(module)
-        after = None if before is None else self._state_of(module)
-        if before is not None and after is not None:
-            problem = matches(after.tensors, list({each.untyped_storage()._cdata: each.untyped_storage() for each in after.tensors.values()}.values()), before.tensors)
-            if isinstance(problem, str):
-                _log.warning("weights cache: not stored: load() replaced tensors, and the module %s", problem)
-            else:
-                self.save(key, tuple(after))
+        if (after := self._state_of(module)) is None:
+            return
+        after = after.since(before)
+        problem = matches(after, list({each._cdata: each for each in map(torch.Tensor.untyped_storage, after.tensors.values())}.values()), before)
+        if isinstance(problem, str):
+            _log.warning("weights cache: not stored: load() replaced tensors or modules, and the new state %s", problem)
+        elif (changed := changed_object(objects, objects_of(module))) is not None:
+            _log.warning("weights cache: not stored: load() changed the attribute %s, and the cache restores only tensors and plain values", changed)
+        else:
+            self.save(key, tuple(after))
 
     def restore(self, key: Key, module: torch.nn.Module) -> bool:
         """Fills the tensors of a module in place with the state that `save_state()` stored, and sets its other attributes. Blocks.
@@ -143,12 +157,13 @@ class WeightsCache:
         if reading failed, its tensors have undefined contents.
         """
         before = self._state_of(module)
-        found = None if before is None else self._load(key, None, before.tensors)
-        if before is None or found is None:
+        return before is not None and self._restore(key, module, before)
+
+    def _restore(self, key: Key, module: torch.nn.Module, before: ModuleState) -> bool:
+        found = self._load(key, None, before)
+        if found is None:
             return False
-        tensors, values = found
-        add_missing(module, tensors, before.tensors)
-        set_values(module, values)
+        set_state(module, ModuleState(*found), before)
         count_changes(before.tensors.values())
         return True
 
@@ -173,7 +188,7 @@ class WeightsCache:
         """
         return self._load(key, None if device is None else torch.device(device), None)
 
-    def _load(self, key: Key, device: Any, into: dict[str, Any] | None) -> Any:
+    def _load(self, key: Key, device: Any, into: ModuleState | None) -> Any:
         path = os.path.join(self.folder, key.file)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -256,12 +271,12 @@ class WeightsCache:
 
     def _entries(self) -> list[tuple[int, int, str]]:
         """Returns the time of the last use, the size and the path of each entry, oldest first. Removes unfinished files of writers that were killed."""
-        found = []
+        found, now = [], time.time_ns() + _CLOCK_NS
         for each in os.scandir(self.folder):
             with contextlib.suppress(OSError):
                 status = each.stat(follow_symlinks=False)
                 if each.name.endswith(_ENDING) and not stat.S_ISDIR(status.st_mode):
-                    found.append((status.st_mtime_ns, status.st_size, each.path))
+                    found.append((status.st_mtime_ns if status.st_mtime_ns <= now else 0, status.st_size, each.path))  # 0: the clock was set back
                 elif f"{_ENDING}.penstock-" in each.name and not _is_in_use(each.path):
                     os.unlink(each.path)
         return sorted(found)
@@ -274,9 +289,9 @@ class WeightsCache:
             raise NotCacheable(f"needs {nbytes} bytes, and the capacity of {self.folder} is {self._capacity}")
         entries = [each for each in self._entries() if each[2] != replaced]
         total = sum(size for _, size, _ in entries)
-        while total + nbytes > self._capacity or self._room() < disk_bytes:
-            if not entries:
-                raise NotCacheable(f"needs {nbytes} bytes, and the file system of {self.folder} must keep {self._free} bytes free")
+        if self._room() + total < disk_bytes:  # checked first, because no entry must be removed in vain
+            raise NotCacheable(f"needs {nbytes} bytes, and the file system of {self.folder} must keep {self._free} bytes free")
+        while entries and (total + nbytes > self._capacity or self._room() < disk_bytes):
             _, size, path = entries.pop(0)
             os.unlink(path)
             total -= size
@@ -319,6 +334,13 @@ def _is_in_use(path: str) -> bool:
         return True
     finally:
         os.close(descriptor)
+
+
+def _copies_of_buffers(state: ModuleState) -> list[tuple[Any, Any]]:
+    """Returns the storages that contain no parameter, each with a copy of its contents on the CPU."""
+    parameters = {each.untyped_storage()._cdata for name, each in state.tensors.items() if state.kinds[name] == "parameter"}
+    others = {each._cdata: each for each in map(torch.Tensor.untyped_storage, state.tensors.values()) if each._cdata not in parameters}
+    return [(each, torch.UntypedStorage(each.nbytes()).copy_(each)) for each in others.values()]
 
 
 class _Image:
@@ -377,7 +399,7 @@ def _hash_of(metadata: Mapping[str, str], pickled: bytes) -> bytes:
     return found.digest()
 
 
-def _loaded(path: str, descriptor: int, key: Key, device: Any, into: dict[str, Any] | None) -> tuple[Any, int]:
+def _loaded(path: str, descriptor: int, key: Key, device: Any, into: ModuleState | None) -> tuple[Any, int]:
     """Returns the object in an entry, and the number of bytes read. Raises _Unusable if the entry must not be used."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
@@ -394,7 +416,7 @@ def _loaded(path: str, descriptor: int, key: Key, device: Any, into: dict[str, A
         raise _Unusable(f"is damaged: {problem}") from problem
 
 
-def _read(source: Source, key: Key, device: Any, into: dict[str, Any] | None) -> Any:
+def _read(source: Source, key: Key, device: Any, into: ModuleState | None) -> Any:
     metadata = source.header.metadata or {}
     if metadata.get("penstock.weights_cache") != _VERSION:
         raise _Unusable("has another version")
@@ -407,7 +429,7 @@ def _read(source: Source, key: Key, device: Any, into: dict[str, Any] | None) ->
     storages: list[Any] = [None] * len(places)
     if into is not None:
         metas = [torch.UntypedStorage(nbytes, device="meta") for nbytes, _ in places]
-        own = matches(_restored(pickled, metas)[0], metas, into)
+        own = matches(ModuleState(*_restored(pickled, metas)), metas, into)
         if isinstance(own, str):
             raise _Different(own)
         storages = own

@@ -9,42 +9,92 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .._core.torch_memory import problem_of
 from .._core.torch_storages import is_plain
 from ._structure import NotCacheable
 
-__all__ = ["ModuleState", "add_missing", "matches", "set_values", "state_of"]
+__all__ = ["ModuleState", "changed_object", "matches", "objects_of", "set_state", "state_of"]
 
+_OF_STATE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 _VALUES = (bool, int, float, str, type(None))
 _LEAST_ADDRESS = 1 << 31
 
 
 class ModuleState(NamedTuple):
     """- `tensors`: parameters, buffers and tensors that are attributes, by name, without their Python attributes.
+    - `kinds`: for each tensor "parameter", "buffer", "temporary buffer" (not part of the state dict) or "attribute".
+    - `classes`: the class of each module, by the module's name.
     - `values`: attributes of modules and their quantization methods that are numbers, strings, bools or None, by the owner's name. Large integers may
       be addresses, which differ between processes, so they are left out.
+    - `modes`: `training` of each module, by its name and ":training", and `requires_grad` of each parameter. Only those to restore.
+    - `added`: the tensors that a module may lack. None means any.
     """
 
     tensors: dict[str, Any]
+    kinds: dict[str, str]
+    classes: dict[str, str]
     values: dict[str, dict[str, Any]]
+    modes: dict[str, bool]
+    added: list[str] | None = None
+
+    def since(self, before: ModuleState) -> ModuleState:
+        """Returns this state of a module with only the modes that have changed since an earlier state, and with the tensors that are new."""
+        modes = {name: value for name, value in self.modes.items() if before.modes.get(name) != value}
+        return self._replace(modes=modes, added=[name for name in self.tensors if name not in before.tensors])
 
 
 def state_of(module: torch.nn.Module) -> ModuleState:
-    """Raises NotCacheable if the module keeps tensors elsewhere, such as in lists or in objects of other classes."""
-    tensors: dict[str, Any] = {}
-    values: dict[str, dict[str, Any]] = {}
+    """Raises NotCacheable if the module has tensors without memory, or keeps tensors elsewhere, such as in lists or in objects of other classes."""
+    found = ModuleState({}, {}, {}, {}, {})
     for prefix, owner in module.named_modules(remove_duplicate=False):
+        found.classes[prefix] = f"{type(owner).__module__}.{type(owner).__qualname__}"
+        found.modes[f"{prefix}:training"] = owner.training
+        kinds = dict.fromkeys(owner._parameters, "parameter") | {
+            name: "temporary buffer" if name in owner._non_persistent_buffers_set else "buffer" for name in owner._buffers
+        }
         attributes = {name: each for name, each in vars(owner).items() if isinstance(each, torch.Tensor)}
         for name, each in {**owner._parameters, **owner._buffers, **attributes}.items():
             if each is not None:
                 full_name = f"{prefix}.{name}" if prefix else name
-                tensors[full_name] = _plain(full_name, each)
+                found.tensors[full_name] = _plain(full_name, each)
+                found.kinds[full_name] = kinds.get(name, "attribute")
+                if name in owner._parameters:
+                    found.modes[full_name] = each.requires_grad
         for path, each in _owners_of_values(prefix, owner):
-            values[path] = {name: value for name, value in vars(each).items() if _is_value(value)}
-    storages = {each.untyped_storage()._cdata for each in tensors.values()}
+            found.values[path] = {name: value for name, value in vars(each).items() if _is_value(value) and name != "training"}
+    storages = {each.untyped_storage()._cdata for each in found.tensors.values()}
     for path, tensor in _other_tensors(module):
         if not is_plain(tensor) or tensor.untyped_storage()._cdata not in storages:
             raise NotCacheable(f"keeps a tensor in {path}, which is not an attribute of a module")
-    return ModuleState(tensors, values)
+    return found
+
+
+def objects_of(module: torch.nn.Module) -> dict[str, Any]:
+    """Returns the attributes that a state leaves out, except large integers. Lists, dicts and sets are lists of their items."""
+    return {
+        f"{path}.{name}".lstrip("."): _items_of(value)
+        for prefix, owner in module.named_modules(remove_duplicate=False)
+        for path, each in _owners_of_values(prefix, owner)
+        for name, value in vars(each).items()
+        if name not in _OF_STATE and type(value) not in _VALUES and not isinstance(value, torch.Tensor)
+    }
+
+
+def changed_object(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """Returns the name of an attribute that is new, or that has another object or other items than before."""
+    return next((name for name, value in after.items() if name not in before or not _is_same(before[name], value)), None)
+
+
+def _items_of(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [each for item in value.items() for each in item]
+    return list(value) if type(value) in (list, tuple, set, frozenset) else value
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if type(one) is list and type(other) is list:
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return one is other or (type(one) is type(other) and type(one) in _VALUES and one == other)
 
 
 def _is_value(value: Any) -> bool:
@@ -52,6 +102,8 @@ def _is_value(value: Any) -> bool:
 
 
 def _plain(name: str, tensor: Any) -> Any:
+    if (problem := problem_of(tensor)) is not None:
+        raise NotCacheable(f"has {name}, which {problem}")
     found = tensor.detach()
     if type(found).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         found = found.as_subclass(torch.Tensor)
@@ -73,8 +125,7 @@ def _other_tensors(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     left: list[tuple[str, Any]] = []
     for prefix, owner in module.named_modules():
         seen.add(id(owner))
-        skipped = ("_parameters", "_buffers", "_modules")
-        left += [(f"{prefix}.{name}", each) for name, each in vars(owner).items() if name not in skipped and not isinstance(each, torch.Tensor)]
+        left += [(f"{prefix}.{name}", each) for name, each in vars(owner).items() if name not in _OF_STATE and not isinstance(each, torch.Tensor)]
     while left:
         path, value = left.pop()
         if isinstance(value, torch.Tensor):
@@ -107,23 +158,29 @@ def _is_machinery(value: Any) -> bool:
     return (owner.startswith(("torch.", "logging", "threading")) or ".distributed." in owner) and not isinstance(value, torch.nn.Module)
 
 
-def matches(stored: dict[str, Any], storages: Sequence[Any], tensors: dict[str, Any]) -> list[Any] | str:
-    """Returns the memory to fill for each stored storage: a storage of `tensors`, or None if the module has no such storage.
+def matches(stored: ModuleState, storages: Sequence[Any], own: ModuleState) -> list[Any] | str:
+    """Returns the memory to fill for each stored storage: a storage of `own`, or None if the module has no such storage.
 
-    Returns a description of the difference if a tensor differs in type, shape, strides or sharing, or is not stored.
+    Returns a description of the difference if a tensor differs in kind, type, shape, strides or sharing, or is missing on one side.
 
-    `stored`: tensors on the meta device, which use `storages`.
+    `stored`: its tensors are on the meta device, and use `storages`.
     """
+    if stored.classes != own.classes:
+        names = [name for name in {**stored.classes, **own.classes} if stored.classes.get(name) != own.classes.get(name)]
+        return f"has another class of the module {names[0]!r}"
+    for name in stored.tensors:
+        if name not in own.tensors and stored.added is not None and name not in stored.added:
+            return f"has {name}, which the module lacks"
     numbers = {each._cdata: i for i, each in enumerate(storages)}
     found: list[Any] = [None] * len(storages)
     owners: dict[int, int] = {}
-    for name, own in tensors.items():
-        theirs = stored.get(name)
+    for name, tensor in own.tensors.items():
+        theirs = stored.tensors.get(name)
         if theirs is None:
             return f"lacks {name}"
-        storage = own.untyped_storage()
+        storage = tensor.untyped_storage()
         number = numbers[theirs.untyped_storage()._cdata]
-        if _facts(own) != _facts(theirs) or storage.nbytes() != storages[number].nbytes():
+        if stored.kinds[name] != own.kinds[name] or _facts(tensor) != _facts(theirs) or storage.nbytes() != storages[number].nbytes():
             return f"has another type or layout of {name}"
         if owners.setdefault(storage._cdata, number) != number or (found[number] or storage)._cdata != storage._cdata:
             return f"shares the memory of {name} differently"
@@ -135,19 +192,31 @@ def _facts(tensor: Any) -> tuple[Any, ...]:
     return tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.is_conj(), tensor.is_neg()
 
 
-def add_missing(module: torch.nn.Module, tensors: dict[str, Any], known: dict[str, Any]) -> None:
-    """Sets the tensors that the module lacks as attributes."""
-    for name, tensor in tensors.items():
-        if name not in known:
-            owner, _, attribute = name.rpartition(".")
-            setattr(module.get_submodule(owner), attribute, tensor)
-
-
-def set_values(module: torch.nn.Module, values: dict[str, dict[str, Any]]) -> None:
-    """Sets the attributes whose values differ."""
+def set_state(module: torch.nn.Module, stored: ModuleState, own: ModuleState) -> None:
+    """Adds the tensors that the module lacks, and sets the values and modes that differ. `own`: the module's state."""
+    for full_name, tensor in stored.tensors.items():
+        if full_name not in own.tensors:
+            prefix, _, name = full_name.rpartition(".")
+            _add(module.get_submodule(prefix), name, tensor, stored.kinds[full_name])
     for prefix, owner in module.named_modules(remove_duplicate=False):
+        owner.training = stored.modes.get(f"{prefix}:training", owner.training)
         for path, each in _owners_of_values(prefix, owner):
-            for name, value in values.get(path, {}).items():
-                own = vars(each).get(name)
-                if (type(own) is not type(value) or own != value) and (own is None or _is_value(own)):
+            for name, value in stored.values.get(path, {}).items():
+                current = vars(each).get(name)
+                if (type(current) is not type(value) or current != value) and (current is None or _is_value(current)):
                     setattr(each, name, value)
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if parameter.requires_grad != stored.modes.get(name, parameter.requires_grad):
+            parameter.requires_grad_(stored.modes[name])
+
+
+def _add(owner: torch.nn.Module, name: str, tensor: Any, kind: str) -> None:
+    if kind == "parameter":
+        setattr(owner, name, torch.nn.Parameter(tensor, requires_grad=False))
+        return
+    owner._parameters.pop(name, None)  # None in the place of a tensor
+    if kind == "attribute":
+        setattr(owner, name, tensor)
+    else:
+        vars(owner).pop(name, None)
+        owner.register_buffer(name, tensor, persistent=kind == "buffer")

@@ -50,7 +50,13 @@ def from_pretrained(model_class: Any, name: str | os.PathLike[str], *arguments: 
         logging.getLogger("penstock").warning("weights cache: not used: %s", problem)
         return build()
     values = {"class": f"{model_class.__module__}.{model_class.__qualname__}", **told, "libraries": _versions(), "gpus": _gpus()}
-    return cache.get({**values, "default dtype": str(torch.get_default_dtype())}, build, sources=sources)
+    return cache.get({**values, "default dtype": str(torch.get_default_dtype()), "place": _place()}, build, sources=sources)
+
+
+def _place() -> list[Any]:
+    """Returns the devices that transformers selects by default, and this process's rank, because ranks may hold different parts of a model."""
+    device = torch.cuda.current_device() if torch.cuda.is_available() else None
+    return [str(torch.get_default_device()), device, os.environ.get("RANK"), os.environ.get("WORLD_SIZE")]
 
 
 def _folder_of(name: str | os.PathLike[str], options: Mapping[str, Any]) -> str:

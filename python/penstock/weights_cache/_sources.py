@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
+
+from .. import _native
+from .._core.errors import InvalidArgument
+from .._core.urls import is_url
 
 __all__ = ["Contents", "FileState", "contents_of", "in_threads", "model_files", "settings_files", "state_of"]
 
@@ -39,24 +45,32 @@ class FileState(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """Source files, each with its state when it was hashed and the hash of its contents."""
+    """Source files by the names that the caller uses, each with its state when it was hashed and the hash of its contents."""
 
-    files: list[tuple[FileState, str]]
+    files: list[tuple[str, FileState, str]]
 
     def are_current(self) -> bool:
-        """Returns True if no file has changed since it was hashed."""
+        """Returns True if no file has changed since it was hashed, and each name still refers to the same file."""
         try:
-            return all(state_of(state.path) == state for state, _ in self.files)
+            return all(state_of(name) == state for name, state, _ in self.files)
         except OSError:
             return False
 
     @property
     def hashes(self) -> list[str]:
-        return [found for _, found in self.files]
+        return [found for *_, found in self.files]
 
 
-def state_of(path: str) -> FileState:
-    found = os.stat(path)
+def state_of(name: str) -> FileState:
+    """Opens the file, because a network file system then asks its server for changes. Raises OSError, also if it is not a regular file."""
+    path = os.path.realpath(name)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL, "the source is not a regular file", name)
     return FileState(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -65,7 +79,7 @@ def contents_of(folder: str, paths: Iterable[str | os.PathLike[str]]) -> Content
 
     `folder`: keeps the index. Raises OSError if a file cannot be read.
     """
-    wanted = [os.path.realpath(each) for each in paths]
+    wanted = [os.path.abspath(os.fsdecode(_local(each))) for each in paths]
     found: dict[str, tuple[FileState, str]] = {}
     with contextlib.suppress(OSError):
         os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -73,13 +87,22 @@ def contents_of(folder: str, paths: Iterable[str | os.PathLike[str]]) -> Content
         for path in wanted:
             if path not in found and (record := _record_of(folder, path, waits)) is not None:
                 found[path] = record
-    return Contents([found[each] for each in wanted])
+    return Contents([(each, *found[each]) for each in wanted])
+
+
+def _local(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    if is_url(path):
+        raise InvalidArgument(
+            f"the source {_native.shown_name(os.fspath(path))} is on a server, but sources must be local files: put its ETag or version into the key instead",
+            code="invalid_argument",
+        )
+    return path
 
 
 def _record_of(folder: str, path: str, waits: bool) -> tuple[FileState, str] | None:
     """Returns None if another process is reading the file, unless `waits` is True."""
-    record = os.path.join(folder, hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + ".json")
     state = state_of(path)
+    record = os.path.join(folder, hashlib.sha256(os.fsencode(state.path)).hexdigest()[:32] + ".json")
     if (known := _known(record, state)) is not None:
         return state, known
     with _locked(record, waits) as is_locked:
@@ -163,6 +186,8 @@ def _wait_for_tick(state: FileState) -> None:
 def _hash_of(path: str) -> str:
     """Returns the SHA-256 of the size and of the SHA-256 of each 16 MiB. Reads through the page cache, because the file is about to be loaded."""
     with open(path, "rb", buffering=0) as file:
+        with contextlib.suppress(OSError):  # a page that a mapping has changed gets a new time stamp for its next change only after it is written
+            os.fdatasync(file.fileno())
         size = os.fstat(file.fileno()).st_size
         parts = in_threads(lambda start: _hash_of_chunk(file.fileno(), start), range(0, size, _CHUNK_BYTES))
         return hashlib.sha256(size.to_bytes(8, "little") + b"".join(parts)).hexdigest()
