@@ -26,7 +26,7 @@ FLOORS = {
     # For programs, one package for each audience.
     "gguf": {"_core", "_tensors"},
     "safetensors": {"_core", "_tensors", "_patch"},
-    "weights_cache": {"_core", "_tensors"},
+    "weights_cache": {"_core", "_tensors", "_holding"},
     "torch": {"_core", "_tensors", "weights_cache"},
     "weights": {"_core", "_tensors", "_holding", "pipe"},
     "zarr": {"_core", "penstock"},

@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 import pathlib
+import resource
 import select
 import signal
 import socket
@@ -23,7 +24,8 @@ import pytest
 
 import penstock
 from penstock._core.arrays import library_named
-from penstock._holding import held_weights, listing, source_files
+from penstock._core.file_facts import mount_of
+from penstock._holding import engine_weights, held_weights, listing, source_files
 from penstock._holding.listing import default_address, door_of
 from penstock._tensors.frameworks import Framework
 from penstock.safetensors import load_file, save_file
@@ -361,6 +363,94 @@ def test_the_server_goes_on_when_descriptors_run_out(model: str, monkeypatch: py
     assert caplog.text.count("cannot accept a process now") == 2
 
 
+@contextlib.contextmanager
+def no_room_at(name: str) -> Iterator[socket.socket]:
+    """A listener that does not accept, with as many waiting connections as it can have. A server that is stopped is like that."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.ExitStack() as stack:
+        listener.bind(name)
+        listener.listen(1)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                come = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                come.setblocking(False)
+                come.connect(name)
+        yield listener
+
+
+def test_a_server_with_too_many_waiting_connections_times_out_and_is_not_replaced(model: str, tmp_path: pathlib.Path) -> None:
+    at = f"unix:{tmp_path}/weights"
+    with no_room_at(door_of(at)):
+        with pytest.raises(penstock.TimedOut):
+            attach_weights(at, timeout=0.05)
+        with pytest.raises(penstock.InvalidArgument, match="already serves weights there"), _daemon.serve(model, "host", at):
+            pass
+
+
+def test_a_reader_waits_while_too_many_others_wait(model: str) -> None:
+    at = address()
+    with served(model, "host", at=at) as server:
+        server.process.send_signal(signal.SIGSTOP)
+        os.waitpid(server.process.pid, os.WUNTRACED)
+        waiting = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                waiting[-1].setblocking(False)
+                waiting[-1].connect(door_of(at))
+        found: list[Any] = []
+        reader = threading.Thread(target=lambda: found.append(attach_weights(at, framework="np", copy=True).tensors))
+        reader.start()
+        server.process.send_signal(signal.SIGCONT)
+        reader.join()
+        for each in waiting:
+            each.close()
+        same(found[0], tensors())
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_a_reader_without_descriptors_says_so(model: str, left: int) -> None:
+    at = address()
+    with _daemon.serve(model, "host", at):
+        attach_weights(at, framework="np").close()  # imports what it needs
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        server_needs = 1  # it runs in this process
+        taken = []
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            for _ in range(left + server_needs):
+                os.close(taken.pop())
+            with pytest.raises(penstock.Error, match="this process cannot open more files: raise its limit"):
+                attach_weights(at, framework="np")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            for each in taken:
+                os.close(each)
+        with attach_weights(at, framework="np") as attached:
+            same(attached.tensors, tensors())
+
+
+def test_a_model_that_readers_would_reject_is_not_served(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("_most_tensors", "_most_listing", "_most_dims"):
+        with monkeypatch.context() as patch, pytest.raises(penstock.InvalidArgument, match="cannot serve this model"):
+            patch.setattr(listing, limit, 1)
+            with _daemon.serve(model, "host", address()):
+                pass
+
+
+def test_an_ending_server_leaves_the_socket_of_a_later_one(model: str, tmp_path: pathlib.Path) -> None:
+    at = f"unix:{tmp_path}/weights"
+    with _daemon.serve(model, "host", at):
+        for name in ("weights", "weights.attach"):
+            os.unlink(tmp_path / name)  # by mistake
+        with served(model, "host", at=at):
+            pass  # it is killed, and leaves its sockets
+        later = sorted(os.listdir(tmp_path))
+    assert "weights.attach" in later and "weights.attach" in os.listdir(tmp_path)
+
+
 # --- arguments and files
 
 
@@ -449,6 +539,18 @@ def test_a_file_that_changes_during_the_load_is_refused(model: str, monkeypatch:
     for device in DEVICES:
         with pytest.raises(penstock.Error, match="model-00001-of-00002.safetensors changed while it was loaded"):
             _held_model.HeldModel(model, device)
+
+
+def test_a_change_through_a_mapping_after_the_load_is_noticed(model: str) -> None:
+    file = pathlib.Path(model, "model-00001-of-00002.safetensors")
+    with open(file, "r+b") as target, mmap.mmap(target.fileno(), 0) as mapping:
+        mapping[-1] ^= 1  # this page is now writable without a new time stamp
+        at = address()
+        with _daemon.serve(model, "host", at):
+            mapping[-1] ^= 1
+            if mount_of(target.fileno())[0] == "tmpfs":
+                pytest.skip("tmpfs does not record changes through mappings")
+            assert found_for([str(file)], at) is None
 
 
 def test_a_header_that_changes_before_the_load_is_refused(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -617,7 +719,7 @@ def test_vllms_loader_copies_from_a_server(model: str, device: str, monkeypatch:
     files = [str(each) for each in sorted(pathlib.Path(model).glob("*.safetensors"))]
     cpu = torch.device("cpu")
     assert _weights.held_by_server(files, cpu, None, server=address()) is None
-    monkeypatch.setattr(_weights, "_held_bytes", 1)  # one tensor at a time
+    monkeypatch.setattr(engine_weights, "_held_bytes", 1)  # one tensor at a time
     at, told = address(), Told()
     with served(model, device, at=at) as server:
         found = dict(_weights.held_by_server(files, cpu, lambda name: name == "flags", told, at))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -15,6 +16,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 library = pytest.importorskip("safetensors.torch", reason="the safetensors library is not installed")
 
+import penstock
+from penstock._holding import engine_weights, held_weights
+from penstock.weights import _daemon
 from penstock.weights_cache import _sources
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -337,12 +341,13 @@ class SGLangStart:
     def __init__(self, sglang: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sglang, self.folder, self.patch = sglang, folder, monkeypatch
         self.options: dict[str, Any] = {}
+        self.use_cache = True
 
     def model(self, rank: int = 0, quantization: str = "int8") -> Any:
         self.sglang.world.rank_in_group = rank
         self.patch.setattr(self.sglang.loader, "_initialize_model", lambda *_: SGLangModel(rank, SGLangMethod()))
         self.patch.setattr(self.sglang.loader, "_get_quantization_config", lambda *_: None)
-        extra = {"cache": str(self.folder.parent / "cache"), **self.options}
+        extra = {**({"cache": str(self.folder.parent / "cache")} if self.use_cache else {}), **self.options}
         config = self.sglang.config.LoadConfig(load_format="auto", model_loader_extra_config=extra)
         hf_config = SimpleNamespace(quantization_config={"bits": 8}, architectures=["Model"])
         model_config = SimpleNamespace(
@@ -362,6 +367,45 @@ def test_the_second_start_of_sglang_reads_the_cache(sglang: Any, folder: Path, m
         assert found.up.weight.stride() == expected[rank].up.weight.stride() and found.tied.weight is found.norm.weight
     assert not torch.equal(outputs(expected[0]), outputs(expected[1]))
     assert all(b"secret" not in each.read_bytes() for each in (folder.parent / "cache").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("device", ["host", "host:0"])
+@pytest.mark.parametrize("threads", [True, False])
+def test_sglang_copies_weights_from_a_server(
+    sglang: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, device: str, threads: bool
+) -> None:
+    caplog.set_level("INFO", "penstock")
+    start = SGLangStart(sglang, folder, monkeypatch)
+    start.use_cache = False
+    expected = outputs(start.model())
+    at = f"unix:@penstock-test-{os.getpid()}-{os.urandom(4).hex()}"
+    start.options = {"server": at, "enable_multithread_load": threads}
+    with _daemon.serve(str(folder), device, at):
+        assert torch.equal(outputs(start.model()), expected)
+        assert caplog.text.count("from penstock serve") == 1
+        write_model(folder, 2)  # changed beneath the server
+        changed = outputs(start.model())
+        assert not torch.equal(changed, expected) and "holds other weights" in caplog.text
+    assert torch.equal(outputs(start.model()), changed)  # without a server
+    start.options = {"server": False}
+    assert torch.equal(outputs(start.model()), changed) and caplog.text.count("from penstock serve") == 1
+
+
+def test_sglang_reads_the_rest_if_the_server_ends(sglang: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    start = SGLangStart(sglang, folder, monkeypatch)
+    start.use_cache = False
+    expected = outputs(start.model())
+    at = f"unix:@penstock-test-{os.getpid()}-{os.urandom(4).hex()}"
+    monkeypatch.setattr(engine_weights, "_held_bytes", 1)  # one tensor at a time
+    copied = held_weights.HeldWeights.copied
+
+    def ended(self: Any, *arguments: Any) -> Any:
+        raise penstock.Closed("the server has ended", code="closed")
+
+    with _daemon.serve(str(folder), "host", at):
+        monkeypatch.setattr(held_weights.HeldWeights, "copied", lambda self, *arguments: (monkeypatch.setattr(held_weights.HeldWeights, "copied", ended), copied(self, *arguments))[1])
+        start.options = {"server": at}
+        assert torch.equal(outputs(start.model()), expected) and "reading the other" in caplog.text
 
 
 def test_sglang_never_serves_changed_weights_with_the_same_header(sglang: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +454,7 @@ def test_sglang_finds_the_plug_in() -> None:
 
 def test_sglang_without_a_cache_is_as_before(sglang: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = SGLangStart(sglang, folder, monkeypatch)
-    for options in ({"cache": 5}, {"cache_bytes": "1"}, {"unknown": 1}):
+    for options in ({"cache": 5}, {"cache_bytes": "1"}, {"server": 1}, {"unknown": 1}):
         start.options = options
         with pytest.raises(ValueError):
             start.model()

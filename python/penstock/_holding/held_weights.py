@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import mmap
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,7 +18,7 @@ from .. import _native
 from .._core.arrays.library import View
 from .._core.closable import Closable
 from .._core.devices import is_gpu
-from .._core.errors import Closed, Error, InvalidArgument, NotFound, PermissionDenied, TimedOut
+from .._core.errors import Closed, Error, InvalidArgument, NotFound, PermissionDenied, TimedOut, make_error
 from .._core.packing import packed
 from .._core.peer_words import failure_of, malformed, number_in
 from .._tensors.errors import listed, meant
@@ -62,12 +64,14 @@ class HeldWeights(Closable):
 
     def _receive(self, descriptors: list[int]) -> dict[str, Any]:
         try:
-            content, received, _, _ = socket.recv_fds(self._socket, MOST_MESSAGE, 2, _close_on_exec)
+            content, received, flags, _ = socket.recv_fds(self._socket, MOST_MESSAGE, 2, _close_on_exec)
         except TimeoutError:
             raise TimedOut(f"{self.address}: the server did not answer in time", code="timed_out") from None
         except OSError as problem:
             raise error_of(problem, self.address) from None
         descriptors += received
+        if flags & socket.MSG_CTRUNC:
+            raise make_error("io", f"{self.address}: this process cannot open more files: raise its limit (ulimit -n)", "os", errno.EMFILE, None, None, 0)
         if not content:
             raise Closed(f"{self.address}: the server has ended", code="closed")
         try:
@@ -233,9 +237,12 @@ def _runs(tensors: Sequence[Tensor], starts: Sequence[int]) -> list[tuple[int, i
 def _connected(address: str, seconds: float) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        made.settimeout(max(seconds, 1e-3))  # 0 would not block
+        seconds = max(seconds, 1e-3)  # 0 would not block
+        # With Python's own timeout, connect() fails at once while too many processes wait for the server.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
         made.connect(door_of(address))
-    except TimeoutError:
+        made.settimeout(seconds)
+    except BlockingIOError:
         made.close()
         raise TimedOut(f"{address}: the server did not answer in time", code="timed_out") from None
     except OSError as problem:

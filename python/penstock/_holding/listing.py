@@ -45,8 +45,8 @@ __all__ = [
 PROTOCOL = 1
 QUESTION, ANSWER = b"?", b"!"
 MOST_MESSAGE = 8192
-_most_listing = 128 << 20  # bytes
-_most_tensors = 1 << 18
+_most_listing = 256 << 20  # bytes
+_most_tensors = 1 << 20
 _most_dims = 32
 _future_write = getattr(fcntl, "F_SEAL_FUTURE_WRITE", 0x10)  # Linux 5.1
 _fixed_size = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -150,7 +150,12 @@ class Listing(NamedTuple):
     tensors: list[Tensor]
 
     def encode(self) -> bytes:
-        return json.dumps({"nbytes": self.nbytes, "files": self.files, "tensors": self.tensors}).encode()
+        """Raises InvalidArgument if read() would reject the result."""
+        problem = _problem_of(self.nbytes, self.files, self.tensors)
+        content = b"" if problem else json.dumps({"nbytes": self.nbytes, "files": self.files, "tensors": self.tensors}).encode()
+        if problem or len(content) > _most_listing:
+            raise InvalidArgument(f"penstock serve cannot serve this model: readers would reject {problem or 'its long list of tensors'}", code="invalid_argument")
+        return content
 
     @staticmethod
     def read(descriptor: int, size: int) -> Listing:

@@ -94,7 +94,6 @@ class PenstockLoader(DefaultModelLoader):  # type: ignore[misc,unused-ignore]
         # A rank that needs only parts reads less from the files in the page cache than from a server on the host.
         held = held_by_server(files, device, skip, bar, server if isinstance(server, str) else None, whole) if server else None
         if held is not None:
-            logging.getLogger("penstock").info("copying the tensors of %d files from penstock serve", len(files))
             return held
         logging.getLogger("penstock").info("reading %s of tensors from %d files for %s", "all" if whole else "parts", len(files), device)
         if not whole:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from .._core.batches import in_batches
-from .._core.devices import device_name
-from .._core.errors import Error
-from .._holding.held_weights import HeldWeights, find_held
-from .._holding.listing import Tensor
+from .._holding import engine_weights
 from .._tensors.ahead import natural_order
-from .._tensors.frameworks import framework_on
 from ..safetensors import SafetensorError, Stream, safe_open, stream
 
 __all__ = ["Bar", "Skip", "held_by_server", "parts_of", "streamed"]
-
-_held_bytes = 256 << 20  # bytes that one batch copies from a server
 
 Skip = Callable[[str], bool]  # returns True for the name of a tensor to skip
 Bar = Callable[..., Iterable[Any]]  # wraps an iterable in a progress bar, like tqdm with total= and unit=
@@ -48,33 +40,8 @@ def streamed(
 def held_by_server(
     files: Sequence[str], device: Any, skip: Skip | None, bar: Bar = _no_bar, server: str | None = None, on_host: bool = True
 ) -> Iterator[tuple[str, Any]] | None:
-    """Returns an iterator over copies, in device memory, of the tensors that `penstock serve` holds for the same files, or None if no server holds them.
-    `server`: its address; None tries the default addresses, that of the host only with `on_host`.
-    """
-    found = find_held(files, device_name(device), server, on_host)
-    return None if found is None else _copied(*found, _sorted(files), device, skip, bar)
-
-
-def _copied(
-    held: HeldWeights, tensors: list[Tensor], files: list[str], device: Any, skip: Skip | None, bar: Bar
-) -> Iterator[tuple[str, Any]]:
-    """Yields each tensor after its copy, once the server has proved that it is still alive. If the server ends, reads the rest from the files."""
-    wanted = [each for each in tensors if skip is None or not skip(each.name)]
-    place = framework_on("pt", device)
-
-    def copies() -> Iterator[tuple[str, Any]]:
-        left = {each.name for each in wanted}
-        try:
-            with held:
-                for batch in in_batches(wanted, _held_bytes, lambda each: each.nbytes):
-                    found = held.copied(batch, place)
-                    left.difference_update(found)
-                    yield from found.items()
-        except Error as problem:
-            logging.getLogger("penstock").warning("reading the other %d tensors from their files: %s", len(left), problem)
-            yield from streamed(files, device, lambda name: name not in left)
-
-    yield from bar(copies(), total=len(wanted), unit=" tensors")
+    """Returns an iterator over the tensors of `penstock serve`, or None. See `engine_weights.held_by_server()`."""
+    return engine_weights.held_by_server(files, device, lambda names: streamed(files, device, lambda name: name not in names), server, on_host, skip, bar)
 
 
 def parts_of(files: Sequence[str], skip: Skip | None, bar: Bar = _no_bar) -> Iterator[tuple[str, Any]]:

@@ -33,6 +33,7 @@ class AttachDoor:
         self._address, self._most = address, most
         self._name = door_of(address)
         self._listener = _listener_at(self._name, address)
+        self._identity = None if self._name[0] == "\0" else os.lstat(self._name)
         # The message and the descriptors for readers, replaced together.
         self._offer = failure_word(Error(f"{address}: the model is still being loaded", code="would_block")), list[int]()
         self._inside: dict[int, socket.socket] = {}
@@ -109,9 +110,10 @@ class AttachDoor:
         self._thread.join()
         for each in (self._listener, self._wake, self._woken, *self._inside.values()):
             each.close()
-        if self._name[0] != "\0":
+        if self._identity is not None:
             with contextlib.suppress(OSError):
-                os.unlink(self._name)
+                if os.path.samestat(os.lstat(self._name), self._identity):  # otherwise it belongs to a later server
+                    os.unlink(self._name)
 
 
 def _answer(connection: socket.socket) -> bool:
@@ -153,6 +155,7 @@ def _is_left_behind(name: str) -> bool:
     if name[0] == "\0":
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)  # the other process may be stopped
         try:
             probe.connect(name)
         except ConnectionRefusedError:

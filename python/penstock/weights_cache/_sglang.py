@@ -1,20 +1,26 @@
-"""SGLang's finished weights (sharded, quantized, in the kernels' layout) in a weights cache, for its default loader.
+"""Options of SGLang's default loader: finished weights (sharded, quantized, in the kernels' layout) in a weights cache, and weights of `penstock serve`.
 
-    python3 -m sglang.launch_server --model-path MODEL --model-loader-extra-config '{"cache": "/mnt/nvme/weights"}'
+    python3 -m sglang.launch_server --model-path MODEL --model-loader-extra-config '{"cache": "/mnt/nvme/weights", "server": true}'
 
 SGLang finds `register()` through the entry point "penstock" in the group sglang.srt.plugins. Like SGLang's own format "presharded", a later start builds
 the model, runs its quantization methods on weights without values, and then fills in the stored state.
+
+With "server", a load copies the tensors from `penstock serve` if it holds the same files. True looks for a server on this GPU, and on the host if there
+is one rank, because a rank that needs only parts reads less from the files in the page cache. An address selects a server.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 
+from .._core.torch_storages import reaches
+from .._holding.engine_weights import held_by_server
 from ._cache import WeightsCache
 from ._sources import settings_files
 
@@ -23,28 +29,60 @@ __all__ = ["register"]
 _log = logging.getLogger("penstock")
 
 _LOADER = "sglang.srt.model_loader.loader.DefaultModelLoader"
-_OPTIONS = ("cache", "cache_bytes")
+_OPTIONS = ("cache", "cache_bytes", "server")
+_ITERATORS = ("safetensors_weights_iterator", "buffered_multi_thread_safetensors_weights_iterator")
+_server: ContextVar[bool | str] = ContextVar("server", default=False)  # of the loader that looks up an iterator
 # Substrings of the names of server arguments that may affect the layout of the weights.
 _ARGUMENTS = ("attention", "backend", "dtype", "disable_", "enable_", "ep_", "lora", "moe", "quant", "speculative")
 
 
 def register() -> None:
-    """Hooks SGLang's default loader. Without "cache" in its extra config, the loader works as before."""
+    """Hooks SGLang's default loader. Without these options in its extra config, the loader works as before."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # type: ignore[import-not-found,unused-ignore]
 
     HookRegistry.register(f"{_LOADER}.__init__", _init, HookType.AROUND)
     HookRegistry.register(f"{_LOADER}.load_model", _load_model, HookType.AROUND)
+    HookRegistry.register(f"{_LOADER}._get_weights_iterator", _get_weights_iterator, HookType.AROUND)
+    for each in _ITERATORS:
+        HookRegistry.register(f"{_LOADER.rpartition('.')[0]}.{each}", _weights, HookType.AROUND)
 
 
 def _init(theirs: Callable[..., None], self: Any, load_config: Any) -> None:
     extra = load_config.model_loader_extra_config
-    if isinstance(extra, Mapping) and "cache" in extra:
-        if not isinstance(extra["cache"], str) or type(extra.get("cache_bytes", 1)) is not int:
-            raise ValueError("--model-loader-extra-config: cache must be the path of a folder, and cache_bytes a number of bytes")
-        self._penstock_cache = WeightsCache(extra["cache"], capacity_bytes=extra.get("cache_bytes"))
+    if isinstance(extra, Mapping) and not extra.keys().isdisjoint(_OPTIONS):
+        if not isinstance(extra.get("cache", ""), str) or type(extra.get("cache_bytes", 1)) is not int or not isinstance(extra.get("server", True), (bool, str)):
+            raise ValueError(
+                "--model-loader-extra-config: cache must be the path of a folder, cache_bytes a number of bytes, and server true, false or an address"
+            )
+        if "cache" in extra:
+            self._penstock_cache = WeightsCache(extra["cache"], capacity_bytes=extra.get("cache_bytes"))
+        self._penstock_server = extra.get("server", False)
         load_config = copy.copy(load_config)
         load_config.model_loader_extra_config = {name: value for name, value in extra.items() if name not in _OPTIONS}
     theirs(self, load_config)
+
+
+def _get_weights_iterator(theirs: Callable[..., Any], self: Any, *arguments: Any, **options: Any) -> Any:
+    token = _server.set(getattr(self, "_penstock_server", False))
+    try:  # SGLang calls an iterator's function before it returns
+        return theirs(self, *arguments, **options)
+    finally:
+        _server.reset(token)
+
+
+def _weights(theirs: Callable[..., Any], files: list[str], *arguments: Any, **options: Any) -> Any:
+    def read(names: set[str]) -> Iterator[tuple[str, Any]]:
+        return (each for each in theirs(files, *arguments, **options) if each[0] in names)
+
+    server, distributed = _server.get(), torch.distributed
+    if server:
+        is_gpu = torch.cuda.is_available() and reaches(torch.device("cuda"))
+        device = torch.device("cuda", torch.cuda.current_device()) if is_gpu else torch.device("cpu")
+        is_only = not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
+        held = held_by_server(files, device, read, server if isinstance(server, str) else None, is_only)
+        if held is not None:
+            return held
+    return theirs(files, *arguments, **options)
 
 
 def _load_model(theirs: Callable[..., Any], self: Any, *, model_config: Any, device_config: Any) -> Any:
