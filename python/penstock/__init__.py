@@ -60,7 +60,6 @@ from ._native import (
     list_remote,
     pread_many,
     pwrite_many,
-    quiesce,
     read_tree,
     requests,
     stats,
@@ -114,6 +113,7 @@ if _TYPE_CHECKING:
     from . import weights_cache as weights_cache
     from . import zarr as zarr
     from ._core.plan import Plan, PlanPart
+    from ._core.quiescing import quiesce
     from ._core.requests import Request
     from ._files.load import load, load_sharded
     from ._files.raw_arrays import fromfile, tofile
@@ -126,6 +126,7 @@ else:
         __name__,
         {
             "._core.plan": ("Plan", "PlanPart"),
+            "._core.quiescing": ("quiesce",),
             "._core.requests": ("Request",),
             "._files.load": ("load", "load_sharded"),
             "._files.raw_arrays": ("fromfile", "tofile"),

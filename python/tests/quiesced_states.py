@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import penstock
+from penstock import _native, pipe
+from penstock._core.pieces import Piece
+from penstock._core.saving import save_in_background
 from penstock.kv import Store
 
 Use = Callable[[], Any]
@@ -37,7 +40,9 @@ def left_over() -> list[str]:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(("VmPin:", "VmLck:")) and line.split()[1] != "0":
             found.append(line)
-    found += [line for line in Path("/proc/self/maps").read_text().splitlines() if "SYSV" in line]
+    found += [line for line in Path("/proc/self/maps").read_text().splitlines() if "SYSV" in line or "io_uring" in line or "/dev/" in line]
+    locked = [line for line in Path("/proc/self/smaps").read_text().splitlines() if line.startswith("Locked:") and line.split()[1] != "0"]
+    found += [f"{len(locked)} locked mappings"] if locked else []
     if penstock.stats()["pinned_bytes"]:
         found.append(f"{penstock.stats()['pinned_bytes']} pinned bytes")
     return found
@@ -149,6 +154,42 @@ def store(folder: Path, _: str) -> Use:
     return use
 
 
+def closed_pipe(folder: Path, _: str) -> Use:
+    data = (folder / "data").read_bytes()
+
+    def use() -> bytes:
+        target = bytearray(NBYTES)
+        with pipe.listen("unix:") as listener, pipe.connect(listener.url) as near, listener.accept().result() as far:
+            sent = near.send(tensors=[data])
+            far.receive([target]).result()
+            sent.result()
+        return bytes(target)
+
+    return use
+
+
+def saved(folder: Path, _: str) -> Use:
+    data = (folder / "data").read_bytes()
+
+    class Whole:
+        def pieces(self) -> list[Piece]:
+            return [Piece("all", 0, len(data), _native.resolve(data, False)[0], data)]
+
+        def rest(self) -> list[Piece]:
+            return []
+
+    return lambda: (save_in_background(str(folder / "saved"), Whole()).result(), (folder / "saved").read_bytes())[1]
+
+
+def tree(folder: Path, _: str) -> Use:
+    data = (folder / "data").read_bytes()
+    (folder / "tree").mkdir(exist_ok=True)
+    part = NBYTES // 64
+    for i in range(64):
+        (folder / "tree" / f"{i:02}").write_bytes(data[i * part : (i + 1) * part])
+    return lambda: b"".join(bytes(content) for _, content in sorted(penstock.read_tree(folder / "tree").items()))
+
+
 def remote(folder: Path, url: str, **how: Any) -> Use:
     file, target = penstock.open(url, **how), bytearray(NBYTES)
     return lambda: (file.read_into(target), bytes(target))[1]
@@ -163,6 +204,9 @@ STATES: dict[str, Callable[[Path, str], Use]] = {
     "futures": futures,
     "read ahead": read_ahead,
     "written": written,
+    "closed pipe": closed_pipe,
+    "saved": saved,
+    "tree": tree,
     "store": store,
     "remote": remote,
     "node cache": lambda folder, url: remote(folder, url, storage_options={"cache_dir": str(folder / "node")}),
@@ -220,7 +264,7 @@ def main() -> None:
     use = STATES[state](Path(folder), *url or [""])
     assert use() == data
     for _ in range(int(rounds)):
-        assert state == "file" or any(name.startswith("penstock") for name in threads())
+        assert state in ("file", "tree") or any(name.startswith("penstock") for name in threads())
         assert state != "rings" or has_ring() or why_no_ring()
         penstock.quiesce()
         if left := left_over():

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import penstock
 from penstock import pipe
+from penstock._core.saving import save_in_background
+from penstock.safetensors.numpy import save_file
+from penstock.weights import _daemon
 
 from . import quiesced_states
 from .range_server import Gate, serving
 
 SCRIPT = quiesced_states.__file__
-ROUNDS = 20
+ROUNDS = 5
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +51,76 @@ def test_nothing_is_left_that_cannot_be_frozen_and_the_bytes_are_equal_afterward
     assert out == "done\n", errors
 
 
-def test_a_listener_and_a_pipe_are_named_until_they_are_closed(tmp_path: Path) -> None:
-    with pipe.listen(f"unix:{tmp_path}/door") as listener:
-        with pytest.raises(penstock.Error, match=f"close the listener at unix:{tmp_path}/door first"):
-            penstock.quiesce()
-        with pipe.connect(listener.url), listener.accept().result(), pytest.raises(penstock.Error, match=f"the pipe to unix:{tmp_path}/door"):
-            penstock.quiesce()
+@contextlib.contextmanager
+def listening(folder: Path) -> Iterator[object]:
+    with pipe.listen(f"unix:{folder}/door") as listener:
+        yield listener
+
+
+@contextlib.contextmanager
+def connected(folder: Path) -> Iterator[object]:
+    with pipe.listen(f"unix:{folder}/door") as listener, pipe.connect(listener.url) as near, listener.accept().result():
+        listener.close()
+        yield near
+
+
+@contextlib.contextmanager
+def serving_weights(folder: Path) -> Iterator[object]:
+    with penstock.serve_weights({"w": np.arange(10)}, f"unix:{folder}/door") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def holding_weights(folder: Path) -> Iterator[object]:
+    save_file({"w": np.arange(10)}, folder / "model.safetensors")
+    with _daemon.serve(str(folder / "model.safetensors"), "host:0", f"unix:{folder}/held"):
+        yield None
+
+
+@contextlib.contextmanager
+def attached(folder: Path) -> Iterator[object]:
+    with holding_weights(folder), penstock.attach_weights(f"unix:{folder}/held") as found:
+        yield found
+
+
+NAMED = [
+    (listening, "close the listener at unix:.*/door first"),
+    (connected, "close the pipe from .*, the pipe to unix:.*/door first"),
+    (serving_weights, "close the listener at unix:.*/door first"),
+    (holding_weights, "close the weights server at unix:.*/held first"),
+    (attached, "the connection to the weights server at unix:.*/held"),
+]
+
+
+@pytest.mark.parametrize(("opened", "name"), NAMED)
+def test_what_cannot_be_frozen_is_named_until_it_is_closed(tmp_path: Path, opened: Callable[[Path], Any], name: str) -> None:
+    with opened(tmp_path), pytest.raises(penstock.Error, match=name):
+        penstock.quiesce()
     penstock.quiesce()
+
+
+class HeldImage:
+    """A file whose contents are not ready until `ready` is set."""
+
+    def __init__(self) -> None:
+        self.ready = threading.Event()
+
+    def pieces(self) -> list[Any]:
+        self.ready.wait()
+        return []
+
+    rest = pieces
+
+
+def test_a_background_save_is_named_at_the_deadline_and_otherwise_completes_first(tmp_path: Path) -> None:
+    image = HeldImage()
+    saved = save_in_background(str(tmp_path / "saved"), image)
+    with pytest.raises(penstock.TimedOut, match=f"the save of {tmp_path}/saved is still in progress"):
+        penstock.quiesce(timeout=0.001)
+    threading.Timer(0, image.ready.set).start()
+    penstock.quiesce()
+    assert (tmp_path / "saved").exists()
+    saved.result()
 
 
 def test_a_request_that_does_not_end_is_named(folder: Path) -> None:

@@ -18,7 +18,7 @@ from .forks import forkable_lock
 from .pieces import Control, Piece, Progress, move_pieces, remade
 from .urls import in_order, place_of
 
-__all__ = ["Image", "SaveFuture", "save_image", "save_in_background"]
+__all__ = ["Image", "SaveFuture", "first_in_progress", "save_image", "save_in_background"]
 
 _log = logging.getLogger("penstock")
 
@@ -137,6 +137,10 @@ class SaveFuture(concurrent.futures.Future[None]):
         self._asked = True
         return super().exception(timeout)
 
+    def _wait(self, timeout: float | None) -> bool:
+        """Returns False if the save has not ended after so many seconds. Its error, if any, stays unread."""
+        return bool(concurrent.futures.wait([self], timeout).done)
+
     def __await__(self) -> Generator[Any, None, None]:
         import asyncio
 
@@ -202,6 +206,11 @@ def save_in_background(
         _forget(future)
         raise
     return future
+
+
+def first_in_progress() -> SaveFuture | None:
+    """Returns a save that has not ended, or None. Takes no lock, because a signal handler may call it."""
+    return next((each for futures in list(_under_way.values()) for each in list(futures)), None)
 
 
 _lock = forkable_lock()

@@ -21,6 +21,7 @@ from .._core.devices import is_gpu
 from .._core.errors import Closed, Error, InvalidArgument, NotFound, PermissionDenied, TimedOut, make_error
 from .._core.packing import packed
 from .._core.peer_words import failure_of, malformed, number_in
+from .._core.quiescing import add_obstacle, remove_obstacle
 from .._tensors.errors import listed, meant
 from .._tensors.frameworks import Framework
 from .._tensors.load_file import check_type
@@ -45,6 +46,7 @@ class HeldWeights(Closable):
         self._memory: Any = None
         self._file: _native.File | None = None
         self._socket = _connected(address, seconds)
+        add_obstacle(self, f"the connection to the weights server at {address}")
         descriptors: list[int] = []
         try:
             process, user = process_and_user(self._socket)
@@ -194,6 +196,7 @@ class HeldWeights(Closable):
 
     def close(self) -> None:
         self._socket.close()
+        remove_obstacle(self)
         self._memory = None
         if self._file is not None:
             with contextlib.suppress(Error):

@@ -12,6 +12,7 @@ import threading
 
 from .._core.errors import Error, InvalidArgument
 from .._core.peer_words import failure_word
+from .._core.quiescing import add_obstacle, remove_obstacle
 from .._holding.listing import ANSWER, QUESTION, door_of, error_of, process_and_user
 
 __all__ = ["AttachDoor"]
@@ -39,6 +40,7 @@ class AttachDoor:
         self._inside: dict[int, socket.socket] = {}
         self._wake, self._woken = socket.socketpair()
         self._closed = False
+        add_obstacle(self, f"the weights server at {address}")
         self._thread = threading.Thread(target=self._serve, name="penstock-attach", daemon=True)
         self._thread.start()
 
@@ -108,6 +110,7 @@ class AttachDoor:
         self._closed = True
         self._wake.send(b"x")
         self._thread.join()
+        remove_obstacle(self)
         for each in (self._listener, self._wake, self._woken, *self._inside.values()):
             each.close()
         if self._identity is not None:
