@@ -59,7 +59,7 @@ print(*sorted(name for name in sys.modules if name.startswith("penstock.")))
 
 
 STEPS = re.compile(
-    r"penstock: first load: imports [\d.]+ ms; after the call: engine ([\d.]+) ms, header ([\d.]+) ms, first bytes ([\d.]+) ms, everything ([\d.]+) ms\n"
+    r"penstock: first load: imports [\d.]+ ms; after the call: engine ([\d.]+) ms, modules ([\d.]+) ms, header ([\d.]+) ms, first bytes ([\d.]+) ms, everything ([\d.]+) ms\n"
 )
 
 
@@ -80,29 +80,59 @@ for _ in range(2):
     assert list(map(float, steps[0])) == sorted(map(float, steps[0]))
 
 
+def test_the_first_load_into_a_gpu_reads_while_it_imports(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    made = {"a": torch.arange(1000.0), "b": torch.ones(3, 5, dtype=torch.bfloat16), "none": torch.zeros(0, 2), "c": torch.tensor(True)}
+    save_file(made, tmp_path / "a.safetensors")
+    save_file({}, tmp_path / "empty.safetensors")
+    program = """
+import sys, torch
+from penstock.safetensors.torch import load_file
+from penstock._core import first_load
+started = []
+start = first_load.FirstLoad._start
+first_load.FirstLoad._start = lambda *arguments: (start(*arguments), started.append("penstock._tensors.load_file" in sys.modules))
+for number in range(2):
+    found = load_file(sys.argv[1], device="host:0")
+    assert str(found) == str(load_file(sys.argv[1])), number
+print(sorted(found), started, first_load.first_load._early)
+"""
+    for name, expected in {"a": sorted(made), "empty": []}.items():
+        told = subprocess.run([sys.executable, "-c", program, str(tmp_path / f"{name}.safetensors")], capture_output=True, text=True, timeout=60)
+        assert told.stdout == f"{expected} [False] None\n", told.stdout + told.stderr
+
+
 FAILED_LOADS = {
     "a missing file": "absent.safetensors",
     "a folder without a model": "",
     "a file of other bytes": "other.safetensors",
+    "an argument that is checked later": "good.safetensors",
 }
 
 
+@pytest.mark.parametrize("door", ["penstock.safetensors", "penstock.safetensors.torch"])
 @pytest.mark.parametrize("what", FAILED_LOADS)
-def test_a_first_load_that_fails_leaves_no_file_open(what: str, tmp_path: Path) -> None:
+def test_a_first_load_that_fails_leaves_no_file_open(what: str, door: str, tmp_path: Path) -> None:
+    if door.endswith("torch"):
+        pytest.importorskip("torch")
+    if FAILED_LOADS[what]:
+        save_file({"a": np.arange(1 << 20)}, tmp_path / "good.safetensors")
     (tmp_path / "other.safetensors").write_bytes(bytes(100))
     if not FAILED_LOADS[what]:
         (tmp_path / "other.safetensors").unlink()
     program = """
 import os, sys, penstock
-from penstock.safetensors import load_file
+from importlib import import_module
+load_file = import_module(sys.argv[3]).load_file
+wrong = {"device_map": {"": "host:9"}} if "torch" not in sys.argv[3] else {"backend": "wrong"}
 try:
-    load_file(sys.argv[1], device="host:0")
+    load_file(sys.argv[1], device="host:0", **wrong if "good" in sys.argv[1] else {})
 except penstock.Error as problem:
     print(type(problem).__name__)
 print([path for path in map(os.path.realpath, (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))) if path.startswith(sys.argv[2])])
 """
     path = str(tmp_path / FAILED_LOADS[what])
-    told = subprocess.run([sys.executable, "-c", program, path, os.path.realpath(tmp_path)], capture_output=True, text=True, timeout=60)
+    told = subprocess.run([sys.executable, "-c", program, path, os.path.realpath(tmp_path), door], capture_output=True, text=True, timeout=60)
     assert told.stdout.splitlines()[1:] == ["[]"], told.stdout + told.stderr
 
 

@@ -1,4 +1,6 @@
-"""The first load of a process: prepares the GPU while Python imports what the load needs. With PENSTOCK_LOG=summary, prints how long each step took."""
+"""The first load of a process: prepares the GPU, and reads a whole file, while Python imports what the load needs. With PENSTOCK_LOG=summary, prints how
+long each step took.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,26 @@ import os
 import sys
 import threading
 import time
+from array import array
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _native
 from . import package_seconds
+from .futures import wait
 
-__all__ = ["FirstLoad", "first_load"]
+__all__ = ["Early", "FirstLoad", "first_load"]
 
 _POLL_SECONDS = 0.0002
+
+
+class Early(NamedTuple):
+    """A read of a whole file that runs before its reader is imported. `memory`: a tensor of bytes, in which all tensors are placed one after another."""
+
+    file: _native.File
+    header: _native.TensorHeader
+    memory: Any
+    future: _native.Future[list[int]]
 
 
 class FirstLoad:
@@ -26,6 +39,7 @@ class FirstLoad:
         self._depth = 0
         self._done = False
         self._file: _native.File | None = None
+        self._early: Early | None = None
         self._began = 0.0
         self._steps: list[tuple[str, float]] = []
         self._is_logged = os.environ.get("PENSTOCK_LOG") == "summary"
@@ -36,8 +50,11 @@ class FirstLoad:
         """Records that the package and the submodule that loads are imported. Only the first such submodule counts."""
         self._import_seconds = self._import_seconds or package_seconds + time.perf_counter() - self._import_began
 
-    def of(self, filename: Any, device: Any) -> FirstLoad:
-        """Starts the first load. If the target is a GPU, opens the file, so that its threads pin memory and create streams in the background."""
+    def of(self, filename: Any, device: Any, as_torch: bool = False) -> FirstLoad:
+        """Starts the first load. If the target is a GPU, opens the file, so that its threads pin memory and create streams in the background.
+
+        `as_torch`: the load needs all tensors of the file, as PyTorch tensors. The read then starts at once.
+        """
         if self._done or self._thread is not None:
             return self
         self._thread = threading.get_ident()
@@ -47,10 +64,38 @@ class FirstLoad:
             try:
                 self._file = _native.open(os.fspath(filename))
                 self._file.prepare(device)
+                self.mark("engine")
+                if as_torch:
+                    self._start(self._file, device)
             except Exception:  # not a single file, or a mistake that the load itself will report
                 self._close()
-        self.mark("engine")
+        else:
+            self.mark("engine")
         return self
+
+    def _start(self, file: _native.File, device: Any) -> None:
+        header = _native.read_safetensors(file)
+        nbytes, _, packed = header.place(_native.MODEL_ALIGNMENT)
+        if not nbytes or "F4" in header.kinds():  # each tensor of this type must be checked
+            return
+        from .devices import device_name, name_for_torch  # not needed on the CPU
+
+        torch = sys.modules["torch"]
+        memory = torch.empty(nbytes, dtype=torch.uint8, device=name_for_torch(device_name(device)))
+        if memory.is_cuda:  # memory from the allocator may still be in use on the current stream
+            torch.cuda.current_stream(memory.device).synchronize()
+        self.reads_begin()
+        future = file.pread_ranges(_native.Pointer(memory.data_ptr(), nbytes, memory), *(array("q", each) for each in packed))
+        self._early = Early(file, header, memory, future)
+        self.mark("reads begin")
+
+    def early(self, file: _native.File) -> Early | None:
+        """Returns the read of a file that is already running, or None. It is cancelled at the end of the load unless `adopt()` is called."""
+        return self._early if self._early is not None and self._early.file is file else None
+
+    def adopt(self) -> None:
+        """Records that the caller waits for the early read."""
+        self._early = None
 
     def __enter__(self) -> None:
         if self._thread == threading.get_ident():
@@ -91,13 +136,20 @@ class FirstLoad:
         self._steps.append(("first bytes", time.perf_counter() - self._began))
 
     def take(self, name: str) -> _native.File | None:
-        """Returns the open file if it has this name, else None. The caller closes it. A second call returns None."""
-        if self._file is None or self._thread != threading.get_ident() or self._file.name != name:
+        """Returns the open file, which the caller closes. Closes it and returns None if it has another name. A second call returns None."""
+        if self._file is None or self._thread != threading.get_ident():
+            return None
+        if self._file.name != name:
+            self._close()
             return None
         file, self._file = self._file, None
         return file
 
     def _close(self) -> None:
+        if self._early is not None:
+            self._early.future.cancel()
+            wait([self._early.future])
+            self._early = None
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -71,6 +71,7 @@ def load_file(
     - `penstock.Error`: reading failed, for example `FileNotFoundError` or `ShortRead`.
     """
     with first_load.of(filename, device):
+        first_load.mark("modules")
         places = Places(framework, device, device_map)
         most_bytes = check_bytes("max_host_bytes", max_host_bytes)
         with Sources(filename, places.devices(), storage_options) as sources:
@@ -194,7 +195,11 @@ class Layout:
         return itertools.chain.from_iterable(each.rows() for each in self._blocks)
 
     def started(self, reads: Reads) -> Arena:
-        """Allocates the memory and starts reading into it."""
+        """Allocates the memory and starts reading into it. The first load of a process may already be reading."""
+        if len(self.ranges) == 1 and (early := first_load.early(self.ranges[0][0].file)) is not None:
+            reads.adopt(*self.ranges[0], early.future)
+            first_load.adopt()
+            return self.place.library.arena_over(early.memory, self.place.device)
         arena = self.place.arena(self.nbytes)
         for source, ranges in self.ranges:
             reads.start(source, arena.memory, ranges)

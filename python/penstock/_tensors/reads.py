@@ -150,6 +150,10 @@ class Reads:
         future = source.file.pread_ranges(memory, ranges.offsets, ranges.sizes, ranges.places, copies=copies, links=self._links)
         self._batches.append(Request(future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
 
+    def adopt(self, source: Source, ranges: Ranges, future: _native.Future[list[int]]) -> None:
+        """Adds a batch that already runs."""
+        self._batches.append(Request(future, source, ranges.offsets, ranges.sizes))
+
     def _start_rows(self, source: Source, memory: Any, ranges: Ranges) -> Ranges:
         """Starts reading the small ranges that have neighbours. Returns the others. Blocks while too many requests are in flight."""
         from .._core.pieces import ROWS_IN_FLIGHT, Piece, Rows, rows_of  # only for files on servers

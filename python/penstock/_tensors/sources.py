@@ -74,7 +74,8 @@ class Source:
         return kept
 
     def _read_header(self) -> Header:
-        return read_header(self.file, self.name)
+        early = first_load.early(self.file)
+        return read_header(self.file, self.name) if early is None else Header(early.header)
 
     def keep(self, names: set[str]) -> None:
         """Keeps only these tensors."""

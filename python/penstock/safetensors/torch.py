@@ -63,7 +63,8 @@ def load_file(
     storage_options: StorageOptions | None = None,
 ) -> dict[str, torch.Tensor]:
     """Loads a file's tensors as PyTorch tensors. See `penstock.safetensors.load_file()`. `backend` has no effect."""
-    with first_load.of(filename, device):
+    as_is = all(each is None for each in (device_map, slices, names, links, max_host_bytes, storage_options))
+    with first_load.of(filename, device, as_torch=as_is):
         from .._tensors.load_file import check_backend
         from .._tensors.load_file import load_file as load
 

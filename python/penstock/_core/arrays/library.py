@@ -148,7 +148,9 @@ class Library:
         raise NotImplementedError
 
     def arena_over(self, memory: Any, device: str) -> Arena:
-        """Returns an arena over existing memory, a DeviceBuffer or a writable buffer on the host. Its arrays keep the memory alive."""
+        """Returns an arena over existing memory: a DeviceBuffer, a writable buffer on the host, or the library's own array of bytes. Its arrays keep the
+        memory alive.
+        """
         raise NotImplementedError
 
     def over(self, address: int, owner: Any, shape: tuple[int, ...], dtype: Any, device: str) -> Any:

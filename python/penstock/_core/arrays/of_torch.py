@@ -144,6 +144,8 @@ class Torch(Library):
         return _TorchArena(memory)
 
     def arena_over(self, memory: Any, device: str) -> Arena:
+        if isinstance(memory, torch.Tensor):
+            return _TorchArena(memory)
         return _TorchArena(torch.from_dlpack(memory) if isinstance(memory, _native.DeviceBuffer) else torch.frombuffer(memory, dtype=torch.uint8))
 
     def to_numpy(self, array: Any) -> Any:
