@@ -2,6 +2,7 @@
 
     python doors_bench.py --folder /dev/shm/doors --gb 8                 # on a GPU
     python doors_bench.py --folder /tmp/doors --device cpu --scale 0.02  # without one: only checks that it runs and that the values are right
+    python doors_bench.py --folder /dev/shm/doors --gb 4 --device cpu cuda:0 --rows from_pretrained --ways library run --processes 7
 
 Requires penstock, torch, safetensors, transformers and accelerate (without the last two, the transformers rows are skipped). If a machine has no
 package installer, unpack the wheels into a folder, or install them there with pip, and add it to PYTHONPATH. Penstock's wheel must match the
@@ -21,6 +22,7 @@ import gc
 import importlib.util
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -224,9 +226,9 @@ def wrong_of(found: dict[str, Any], files: list[str], device: str) -> list[str]:
 # --- all of them
 
 
-def run(arguments: argparse.Namespace, row: str, way: str, loads: int) -> dict[str, Any]:
+def run(arguments: argparse.Namespace, device: str, row: str, way: str, loads: int) -> dict[str, Any]:
     """Runs one measurement in its own process."""
-    words = [sys.executable, __file__, "--folder", str(arguments.folder), "--device", arguments.device, "--loads", str(loads), "--one", row, way]
+    words = [sys.executable, __file__, "--folder", str(arguments.folder), "--device", device, "--loads", str(loads), "--one", row, way]
     if way == "run":
         words = [sys.executable, "-m", "penstock", "run", "--no-audit", "--", *words]
     told = subprocess.run(words, capture_output=True, text=True)
@@ -256,10 +258,11 @@ def warm(folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="folder for the model, which is created if missing")
-    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--device", nargs="+", default=["cuda:0"], help="one device, or several, one after another")
     parser.add_argument("--gb", type=float, default=8.0)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--loads", type=int, default=4, help="loads per process")
+    parser.add_argument("--processes", type=int, default=1, help="processes per way, which take turns; the figures are medians")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--cold", action="store_true", help="load uncached files, once per process")
@@ -267,44 +270,53 @@ def main() -> int:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measure(*arguments.one, arguments.folder, arguments.device, arguments.loads)))
+        print(json.dumps(measure(*arguments.one, arguments.folder, arguments.device[0], arguments.loads)))
         return 0
     rows = list(arguments.rows)
     if "from_pretrained" in rows and any(importlib.util.find_spec(each) is None for each in ("transformers", "accelerate")):
         print("from_pretrained is skipped: transformers or accelerate is not installed")
         rows.remove("from_pretrained")
     make_model(arguments.folder, int(arguments.gb * arguments.scale * 1e9))
-    return report(arguments, ["loader", *(row for row in rows if row != "loader")])
+    figures: list[dict[str, Any]] = []
+    are_right = [report(arguments, device, ["loader", *(row for row in rows if row != "loader")], figures) for device in arguments.device]
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1))
+    return 0 if all(are_right) else 1
 
 
-def report(arguments: argparse.Namespace, rows: list[str]) -> int:
+def report(arguments: argparse.Namespace, device: str, rows: list[str], figures: list[dict[str, Any]]) -> bool:
+    """Prints the rows of a device, and adds their figures. Returns False if values were wrong or a measurement failed."""
     nbytes = sum(os.path.getsize(each) for each in files_of(arguments.folder))
     loads = 1 if arguments.cold else arguments.loads
-    print(f"{nbytes / 1e9:.2f} GB in {SHARDS} files, to {arguments.device}, {'cold' if arguments.cold else 'from the page cache'}; best of {max(1, loads - 1)} later loads")
+    state = "cold" if arguments.cold else "from the page cache"
+    print(f"{nbytes / 1e9:.2f} GB in {SHARDS} files, to {device}, {state}; best of {max(1, loads - 1)} later loads, medians of {arguments.processes} processes")
     print(f"{'what':<20} {'way':<8} {'first s':>8} {'GB/s':>6} {'later s':>8} {'GB/s':>6} {'of loader':>9}")
-    figures: list[dict[str, Any]] = []
     loader: float | None = None
-    failed = False
+    is_right = True
     for row in rows:
-        for way in ["library"] if row == "loader" else arguments.ways:
-            cool(arguments.folder) if arguments.cold else warm(arguments.folder)
-            told = run(arguments, row, way, loads)
-            figures.append({"row": row, "way": way, **told})
-            if "failed" in told:
-                failed = True
-                print(f"{row:<20} {way:<8} failed: {told['failed']}", flush=True)
+        ways: dict[str, list[dict[str, Any]]] = {way: [] for way in (["library"] if row == "loader" else arguments.ways)}
+        for _ in range(arguments.processes):
+            for way, told in ways.items():
+                cool(arguments.folder) if arguments.cold else warm(arguments.folder)
+                told.append(run(arguments, device, row, way, loads))
+                figures.append({"device": device, "row": row, "way": way, **told[-1]})
+        for way, told in ways.items():
+            problem = next((each["failed"] for each in told if "failed" in each), None)
+            if problem is not None:
+                is_right = False
+                print(f"{row:<20} {way:<8} failed: {problem}", flush=True)
                 continue
-            first, later = told["seconds"][0], min(told["seconds"][1:], default=told["seconds"][0])
+            first = statistics.median(each["seconds"][0] for each in told)
+            later = statistics.median(min(each["seconds"][1:], default=each["seconds"][0]) for each in told)
             loader = later if row == "loader" else loader
             share = "" if loader is None else f"{loader / later:9.2f}"
             print(f"{row:<20} {way:<8} {first:8.3f} {nbytes / first / 1e9:6.2f} {later:8.3f} {nbytes / later / 1e9:6.2f} {share}", end="")
-            read = told.get("counts", {}).get("bytes read into a GPU", 0)
-            print(f"  {read / (nbytes * loads):4.0%} by Penstock" if way != "library" else "", end="")
-            print(f"  WRONG: {told['wrong'][:3]}" if told["wrong"] else "", flush=True)
-            failed = failed or bool(told["wrong"])
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1))
-    return 1 if failed else 0
+            read = sum(each.get("counts", {}).get("bytes read into a GPU", 0) for each in told)
+            print(f"  {read / (nbytes * loads * len(told)):4.0%} by Penstock" if way != "library" else "", end="")
+            wrong = [name for each in told for name in each["wrong"]]
+            print(f"  WRONG: {wrong[:3]}" if wrong else "", flush=True)
+            is_right = is_right and not wrong
+    return is_right
 
 
 if __name__ == "__main__":
