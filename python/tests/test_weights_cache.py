@@ -207,6 +207,23 @@ def test_a_damaged_index_is_computed_again(cache: WeightsCache, source: Path) ->
     assert load.calls == 1
 
 
+@pytest.mark.parametrize("change", ["writable by others", "of another user"])
+def test_an_index_that_others_can_write_is_computed_again(cache: WeightsCache, source: Path, change: str) -> None:
+    if change == "of another user" and os.geteuid() != 0:
+        pytest.skip("only root can give files to other users")
+    mask = os.umask(0o002)  # a common default
+    try:
+        key = cache.key({}, [source])
+        (record,) = Path(cache.folder, "sources").glob("*.json")
+        assert record.stat().st_mode & 0o777 == 0o600
+        record.write_text(record.read_text().replace(key.contents.hashes[0], "0" * 64))
+        assert cache.key({}, [source]) != key  # it is used
+        record.chmod(0o666) if change == "writable by others" else os.chown(record, 1234, -1)
+        assert cache.key({}, [source]) == key and record.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(mask)
+
+
 def test_files_of_a_model_are_all_that_may_decide_its_weights(tmp_path: Path) -> None:
     names = ["a.fp16.safetensors", "a.safetensors", "model.bin", "code.py", "config.json", "model.safetensors.index.json"]
     for name in [*names, "README.md"]:

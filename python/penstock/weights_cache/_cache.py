@@ -29,7 +29,7 @@ from .._tensors.save_file import Tensor, beginning_of
 from .._tensors.sources import Source
 from ._digest import Digest, rows_in
 from ._module_state import ModuleState, changed_object, matches, objects_of, set_state, state_of
-from ._sources import Contents, contents_of
+from ._sources import Contents, contents_of, owner_problem_of
 from ._structure import NotCacheable, Structure, restored, structure_of
 
 __all__ = ["Key", "WeightsCache"]
@@ -87,7 +87,7 @@ class WeightsCache:
                 raise InvalidArgument(f"{name} is {value}, but must be at least 0", code="invalid_argument")
         self.folder = os.path.abspath(os.fspath(folder))
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        if (problem := _problem_of(os.stat(self.folder))) is not None:
+        if (problem := owner_problem_of(os.stat(self.folder))) is not None:
             raise PermissionDenied(f"the weights cache {self.folder} {problem}", code="permission_denied", filename=self.folder)
         room = os.statvfs(self.folder)
         disk_bytes = room.f_blocks * room.f_frsize
@@ -308,15 +308,6 @@ class WeightsCache:
                 os.unlink(path)
 
 
-def _problem_of(status: os.stat_result) -> str | None:
-    """Returns why another user can change a file or folder, phrased to follow its name; None if no other user can."""
-    if status.st_uid != os.geteuid():
-        return f"belongs to the user {status.st_uid}, not to {os.geteuid()}"
-    if status.st_mode & 0o022:
-        return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o}): run chmod go-w"
-    return None
-
-
 def _fits_in_memory(nbytes: int) -> bool:
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
         for line in file:
@@ -404,7 +395,7 @@ def _loaded(path: str, descriptor: int, key: Key, device: Any, into: ModuleState
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise _Unusable("is not a file")
-    if (problem := _problem_of(status)) is not None:
+    if (problem := owner_problem_of(status)) is not None:
         raise _Unusable(problem)
     try:
         source = Source(path, descriptor=descriptor)

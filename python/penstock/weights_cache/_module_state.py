@@ -102,13 +102,13 @@ def _is_value(value: Any) -> bool:
 
 
 def _plain(name: str, tensor: Any) -> Any:
-    if (problem := problem_of(tensor)) is not None:
+    if (problem := problem_of(tensor, wrappers=True)) is not None:
         raise NotCacheable(f"has {name}, which {problem}")
     found = tensor.detach()
     if type(found).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         found = found.as_subclass(torch.Tensor)
     if not is_plain(found):
-        raise NotCacheable(f"has {name}, a {type(tensor).__name__}, which is not a plain tensor")
+        raise NotCacheable(f"has {name}, a {type(tensor).__name__}, which is not a plain tensor: pass a function that returns the module")
     return found
 
 

@@ -122,11 +122,21 @@ def _record_of(folder: str, path: str, waits: bool) -> tuple[FileState, str] | N
         return state, found
 
 
+def owner_problem_of(status: os.stat_result) -> str | None:
+    """Returns why another user can change a file or folder, phrased to follow its name; None if no other user can."""
+    if status.st_uid != os.geteuid():
+        return f"belongs to the user {status.st_uid}, not to {os.geteuid()}"
+    if status.st_mode & 0o022:
+        return f"can be written by other users (mode {stat.S_IMODE(status.st_mode):o}): run chmod go-w"
+    return None
+
+
 def _known(record: str, state: FileState) -> str | None:
     try:
         with open(record, encoding="utf-8") as file:
+            is_own = owner_problem_of(os.fstat(file.fileno())) is None
             told = json.load(file)
-        if told["version"] == _VERSION and told["state"] == list(state) and _is_hash(told["hash"]):
+        if is_own and told["version"] == _VERSION and told["state"] == list(state) and _is_hash(told["hash"]):
             return str(told["hash"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # absent, or left incomplete by a crash
         pass
@@ -142,7 +152,7 @@ def _keep(record: str, state: FileState, found: str) -> None:
     temporary = f"{record}.{os.getpid()}"
     with contextlib.suppress(OSError):
         _make_room(os.path.dirname(record))
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             json.dump({"version": _VERSION, "state": list(state), "hash": found}, file)
         os.replace(temporary, record)
 
