@@ -102,6 +102,23 @@ print(sorted(found), started, first_load.first_load._early)
         assert told.stdout == f"{expected} [False] None\n", told.stdout + told.stderr
 
 
+def test_an_early_read_that_fails_names_the_tensor(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    save_file({"a": np.arange(1 << 16), "b": np.arange(1 << 16)}, tmp_path / "a.safetensors")
+    program = """
+import os, sys, torch, penstock
+from penstock.safetensors.torch import load_file
+from penstock._core import first_load
+first_load.FirstLoad.reads_begin = lambda self: os.truncate(sys.argv[1], 800_000)  # called after the header is read
+try:
+    load_file(sys.argv[1], device="host:0")
+except penstock.ShortRead as problem:
+    print(problem, first_load.first_load._early)
+"""
+    told = subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.safetensors")], capture_output=True, text=True, timeout=60)
+    assert 'truncated after it was opened: it ends at 800000, before the end of "b" None' in told.stdout, told.stdout + told.stderr
+
+
 FAILED_LOADS = {
     "a missing file": "absent.safetensors",
     "a folder without a model": "",
