@@ -870,6 +870,42 @@ def test_from_pretrained_gives_an_equal_model(tmp_path: Path, caplog: pytest.Log
     assert "is a pipeline" in caplog.text and len(list((tmp_path / "cache").glob("*.safetensors"))) == len(options)
 
 
+class Pretrained:
+    calls = 0
+
+    @classmethod
+    def from_pretrained(cls, name: str, **options: Any) -> Any:
+        cls.calls += 1
+        return Net()
+
+
+PLACES: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
+    "another rank": lambda patch: patch.setenv("RANK", "1"),
+    "another number of ranks": lambda patch: patch.setenv("WORLD_SIZE", "2"),
+    "another default device": lambda patch: torch.set_default_device("meta"),
+    "another default type": lambda patch: patch.setattr(torch, "get_default_dtype", lambda: torch.float16),
+    "another GPU": lambda patch: (patch.setattr(torch.cuda, "is_available", lambda: True), patch.setattr(torch.cuda, "device_count", lambda: 0), patch.setattr(torch.cuda, "current_device", lambda: 1)),
+    "nothing": lambda patch: None,
+}
+
+
+@pytest.mark.parametrize("change", PLACES)
+def test_the_key_of_from_pretrained_covers_where_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    from penstock.weights_cache import from_pretrained
+
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    monkeypatch.setattr(Pretrained, "calls", 0)
+    for each in (lambda patch: None, PLACES[change]):
+        with monkeypatch.context() as patch:
+            each(patch)
+            try:
+                from_pretrained(Pretrained, tmp_path / "model", cache=tmp_path / "cache")
+            finally:
+                torch.set_default_device(None)
+    assert Pretrained.calls == (1 if change == "nothing" else 2)
+
+
 # --- the digest
 
 

@@ -56,7 +56,7 @@ def from_pretrained(model_class: Any, name: str | os.PathLike[str], *arguments: 
 def _place() -> list[Any]:
     """Returns the devices that transformers selects by default, and this process's rank, because ranks may hold different parts of a model."""
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
-    return [str(torch.get_default_device()), device, os.environ.get("RANK"), os.environ.get("WORLD_SIZE")]
+    return [str(torch.empty(0).device), device, os.environ.get("RANK"), os.environ.get("WORLD_SIZE")]
 
 
 def _folder_of(name: str | os.PathLike[str], options: Mapping[str, Any]) -> str:
