@@ -29,7 +29,7 @@ struct alignas(64) counts {
 constinit std::array<counts, 16> shards;
 constinit std::atomic<gate::state> now{gate::state::open};
 constinit std::atomic<std::uint32_t> process{1};                     // the number of forks, plus one
-constinit std::mutex lock;                                           // guards `all`, and waking
+constinit std::mutex lock;                                           // guards `all`, waking, and closing the gate
 constinit std::vector<std::weak_ptr<resident>>* all = nullptr;       // never destroyed, because engines may outlive static objects
 [[gnu::tls_model("initial-exec")]] thread_local unsigned depth = 0;  // public calls in progress on this thread
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
@@ -130,7 +130,9 @@ void gate::set(state next) noexcept {
   now.notify_all();
 }
 
+// The lock keeps it from closing the gate while another thread wakes the residents, because that thread opens the gate afterwards.
 bool gate::try_close() noexcept {
+  const std::lock_guard guard(lock);
   for (auto seen = now.load(); seen == state::open || seen == state::asleep;) {
     if (now.compare_exchange_weak(seen, state::closing)) return true;
   }

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -15,6 +16,7 @@
 
 #include "core/engine_core.hpp"
 #include "core/gate.hpp"
+#include "core/resident.hpp"
 #include "penstock/kv.hpp"
 #include "penstock/pipe.hpp"
 #include "penstock/quiesce.hpp"
@@ -56,6 +58,28 @@ std::vector<std::string> left_over() {
   }
   return found;
 }
+
+// An object that is slow in everything, and that no call may use while it is put to rest.
+class slow_resident final : public core::resident {
+ public:
+  void call() {
+    const core::calling inside;
+    calls_.fetch_add(1);
+    calls_.fetch_sub(1);
+  }
+  [[nodiscard]] std::string obstacle() const override {
+    std::this_thread::sleep_for(1ms);
+    return {};
+  }
+  status rest(deadline_clock::time_point /*until*/) override {
+    for (const auto until = deadline_clock::now() + 1ms; deadline_clock::now() < until;) EXPECT_EQ(calls_.load(), 0);
+    return {};
+  }
+  void wake() noexcept override { std::this_thread::sleep_for(2ms); }
+
+ private:
+  std::atomic<int> calls_{0};
+};
 
 struct quiesce_test : ::testing::Test {
   temp_dir dir = temp_dir::on_build_disk();
@@ -173,6 +197,18 @@ TEST_F(quiesce_test, two_threads_may_call_it_at_once) {
   });
   for (int i = 0; i < rounds; ++i) EXPECT_EQ(quiesce().message(), "");
   other.join();
+}
+
+TEST_F(quiesce_test, no_call_is_in_progress_while_objects_are_put_to_rest_that_another_thread_has_just_woken) {
+  const auto slow = std::make_shared<slow_resident>();
+  core::gate::add(slow);
+  std::atomic<bool> stop{false};
+  std::thread caller([&] {
+    while (!stop.load()) slow->call();
+  });
+  for (int i = 0; i < rounds; ++i) EXPECT_EQ(quiesce().message(), "");
+  stop.store(true);
+  caller.join();
 }
 
 TEST_F(quiesce_test, a_thread_that_waits_with_a_lock_that_a_callback_needs_goes_on) {
