@@ -17,7 +17,8 @@
 
 namespace penstock::core {
 
-class engine_core final : public runtime, public resident {
+// resident is the first base, so that the engine is listed until its last thread has ended.
+class engine_core final : public resident, public runtime {
  public:
   static result<std::shared_ptr<engine_core>> make(const engine_options& options, seams doors);
   // Opens a local file by its path, or an object on a server by its URL.

@@ -25,12 +25,17 @@ struct alignas(64) counts {
   std::atomic<std::uint64_t> left{0};
 };
 
+struct entry {
+  std::weak_ptr<resident> held;  // expired: the object is being destroyed
+  const resident* object;
+};
+
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): they belong to the process
 constinit std::array<counts, 16> shards;
 constinit std::atomic<gate::state> now{gate::state::open};
 constinit std::atomic<std::uint32_t> process{1};                     // the number of forks, plus one
 constinit std::mutex lock;                                           // guards `all`, waking, and closing the gate
-constinit std::vector<std::weak_ptr<resident>>* all = nullptr;       // never destroyed, because engines may outlive static objects
+constinit std::vector<entry>* all = nullptr;                         // never destroyed, because engines may outlive static objects
 [[gnu::tls_model("initial-exec")]] thread_local unsigned depth = 0;  // public calls in progress on this thread
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
@@ -50,11 +55,21 @@ void watch_forks() {
           each.left.store(0);
         }
         if (depth > 0) mine().entered.store(1);
+        if (all != nullptr) all->clear();  // they belong to the parent
         process.fetch_add(1);
         now.store(gate::state::open);
         lock.unlock();
       });
   (void)watched;  // if that fails, quiesce() in a child may wait for calls of its parent
+}
+
+// Call with the lock held. Throws bad_alloc. The result must outlive the lock, because the last reference destroys an object.
+void collect(std::vector<std::shared_ptr<resident>>& found) {
+  if (all == nullptr) return;
+  found.reserve(all->size());
+  for (const auto& each : *all) {
+    if (auto object = each.held.lock()) found.push_back(std::move(object));
+  }
 }
 
 // Wakes everything, unless another thread has.
@@ -63,13 +78,7 @@ void wake_all() noexcept {
   {
     const std::lock_guard guard(lock);
     if (now.load() != gate::state::asleep) return;
-    or_without_memory(
-        [&] {
-          for (const auto& each : *all) {
-            if (auto held = each.lock()) woken.push_back(std::move(held));
-          }
-        },
-        [] {});
+    or_without_memory([&] { collect(woken); }, [] {});
     sys::fork_guard::renew();
     for (const auto& each : woken) each->wake();
     gate::set(gate::state::open);
@@ -109,17 +118,20 @@ void in_flight::end() noexcept {
 void gate::add(const std::shared_ptr<resident>& added) {
   watch_forks();
   const std::lock_guard guard(lock);
-  if (all == nullptr) all = new std::vector<std::weak_ptr<resident>>;
-  std::erase_if(*all, [](const auto& each) { return each.expired(); });
-  all->push_back(added);
+  if (all == nullptr) all = new std::vector<entry>;
+  all->push_back({added, added.get()});
+}
+
+resident::~resident() {
+  const std::lock_guard guard(lock);
+  if (all != nullptr) std::erase_if(*all, [this](const entry& each) { return each.object == this; });
 }
 
 std::vector<std::shared_ptr<resident>> gate::residents() {
   std::vector<std::shared_ptr<resident>> found;
-  const std::lock_guard guard(lock);
-  if (all == nullptr) return found;
-  for (const auto& each : *all) {
-    if (auto held = each.lock()) found.push_back(std::move(held));
+  {
+    const std::lock_guard guard(lock);
+    collect(found);
   }
   std::ranges::reverse(found);
   return found;
@@ -151,7 +163,12 @@ bool gate::is_quiet() noexcept {
   std::uint64_t entered = 0;
   for (const auto& each : shards) left += each.left.load();
   for (const auto& each : shards) entered += each.entered.load();
-  return entered == left;
+  return entered == left && !is_ending();
+}
+
+bool gate::is_ending() noexcept {
+  const std::lock_guard guard(lock);
+  return all != nullptr && std::ranges::any_of(*all, [](const entry& each) { return each.held.expired(); });
 }
 
 bool gate::is_inside() noexcept { return depth > 0 || staging::on_worker_thread(); }

@@ -58,8 +58,10 @@ class keeper {
   keeper& operator=(const keeper&) = delete;
   ~keeper();
 };
-// Returns true if no call and no operation is in flight.
+// Returns true if no call and no operation is in flight, and no registered object is being destroyed.
 [[nodiscard]] bool is_quiet() noexcept;
+// Returns true if a registered object is being destroyed.
+[[nodiscard]] bool is_ending() noexcept;
 // Returns true if the calling thread is inside a call or is one of the library's threads.
 [[nodiscard]] bool is_inside() noexcept;
 

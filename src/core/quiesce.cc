@@ -41,6 +41,7 @@ status too_late() {
     const auto more = engine->under_way();
     all.insert(all.end(), more.begin(), more.end());
   }
+  if (all.empty() && gate::is_ending()) return {errc::timed_out, "another thread is still closing an engine, a store or a pipe"};
   if (all.empty()) return {errc::timed_out, "calls on other threads are in progress"};
   const auto& one = all.front();
   const auto others = all.size() > 1 ? fmt::format(" and {} more", all.size() - 1) : "";
@@ -56,11 +57,12 @@ bool becomes_quiet(deadline_clock::time_point until) {
   return true;
 }
 
+// Another thread may have begun to destroy an object in the meantime, or these may have been the last references to one.
 status rest_all(deadline_clock::time_point until) {
   for (const auto& each : gate::residents()) {
     if (auto problem = each->rest(until); !problem.ok()) return problem;
   }
-  return {};
+  return becomes_quiet(until) ? status() : too_late();
 }
 
 // The gate must be closed. Returns would_block if something was in flight until attempt_ends.

@@ -22,7 +22,7 @@ class resident {
   virtual void wake() noexcept {}
 
  protected:
-  virtual ~resident() = default;
+  virtual ~resident();  // removes it from the gate's list
 };
 
 }  // namespace penstock::core

@@ -81,6 +81,21 @@ class slow_resident final : public core::resident {
   std::atomic<int> calls_{0};
 };
 
+// An object whose destruction takes until end().
+class ending_resident final : public core::resident {
+ public:
+  explicit ending_resident(std::shared_future<void> end, std::promise<void>& begun) : end_(std::move(end)), begun_(begun) {}
+  ~ending_resident() override {
+    begun_.set_value();
+    end_.wait();
+  }
+  status rest(deadline_clock::time_point /*until*/) override { return {}; }
+
+ private:
+  const std::shared_future<void> end_;
+  std::promise<void>& begun_;
+};
+
 struct quiesce_test : ::testing::Test {
   temp_dir dir = temp_dir::on_build_disk();
   std::vector<std::byte> content = pattern::make(file_bytes, 7);
@@ -209,6 +224,43 @@ TEST_F(quiesce_test, no_call_is_in_progress_while_objects_are_put_to_rest_that_a
   for (int i = 0; i < rounds; ++i) EXPECT_EQ(quiesce().message(), "");
   stop.store(true);
   caller.join();
+}
+
+TEST_F(quiesce_test, waits_for_an_object_that_another_thread_is_destroying) {
+  std::promise<void> begun;
+  std::promise<void> end;
+  std::thread other([&] { core::gate::add(std::make_shared<ending_resident>(end.get_future().share(), begun)); });
+  begun.get_future().wait();
+  const auto late = quiesce(1ms);
+  EXPECT_EQ(late.code(), errc::timed_out);
+  EXPECT_EQ(late.message(), "quiesce: another thread is still closing an engine, a store or a pipe");
+  end.set_value();
+  EXPECT_EQ(quiesce().message(), "");
+  other.join();
+}
+
+TEST_F(quiesce_test, engines_may_come_and_go_on_other_threads) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> busy;
+  for (int i = 0; i < 3; ++i) {
+    busy.emplace_back([&] {
+      while (!stop.load()) {
+        const auto with = made_engine(without_cuda());
+        std::array<std::byte, 4096> into{};
+        std::promise<void> called_back;
+        opened_file(with, name).read_async(into.data(), into.size(), 0, {}, [&](const io_result& ended) {
+          EXPECT_TRUE(ended.ok());
+          called_back.set_value();
+        });
+        called_back.get_future().wait();
+      }
+    });
+  }
+  for (int i = 0; i < rounds; ++i) EXPECT_EQ(quiesce().message(), "");
+  stop.store(true);
+  for (auto& each : busy) each.join();
+  EXPECT_EQ(quiesce().message(), "");
+  EXPECT_EQ(left_over(), std::vector<std::string>());
 }
 
 TEST_F(quiesce_test, a_thread_that_waits_with_a_lock_that_a_callback_needs_goes_on) {
