@@ -189,12 +189,15 @@ status engine_core::rest(deadline_clock::time_point until) {
   if (forked()) return {};
   await_preparation();
   if (auto late = rest_servers(until); !late.ok()) return late;
+  status problem;
   {
     const std::lock_guard guard(lock_);
-    for (const auto& each : mounts_) each->rest();
+    for (const auto& each : mounts_) {
+      if (auto stays = each->rest(); !stays.ok()) problem = std::move(stays);
+    }
   }
-  rest_shared();
-  return {};
+  auto stays = rest_shared();
+  return problem.ok() ? stays : problem;
 }
 
 void engine_core::wake() noexcept {

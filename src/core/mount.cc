@@ -64,10 +64,11 @@ mount::~mount() {
   disk_.stop();  // its last completions may need lanes, and a lane's last work item may be to wake it
 }
 
-void mount::rest() {
-  disk_.rest();
+status mount::rest() {
+  auto problem = disk_.rest();
   for (auto* each : {&lanes_, &stream_lanes_, &keeping_lanes_, &background_lanes_}) each->rest();
   for (auto* each : {&waiting_for_device_, &waiting_for_host_}) each->rest();
+  return problem;
 }
 
 }  // namespace penstock::core

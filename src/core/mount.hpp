@@ -24,7 +24,8 @@ class mount {
   mount& operator=(const mount&) = delete;
   ~mount();  // runs the queued work
   // Ends all threads and closes the rings. The next work starts them again. No request may be in flight.
-  void rest();
+  // Error: unsupported if a ring stays open.
+  status rest();
 
   [[nodiscard]] std::uint64_t device() const noexcept { return device_; }
   [[nodiscard]] staging::lanes& lanes() noexcept { return lanes_; }

@@ -199,20 +199,24 @@ status runtime::rest_servers(deadline_clock::time_point until) {
   return servers_ == nullptr ? status() : servers_->rest(until);
 }
 
-void runtime::rest_shared() {
+status runtime::rest_shared() {
+  status problem;
   while (feeders_.outstanding()) feeders_.pump();
   callbacks_.rest();
   stream_watch_.rest();
   deadlines_.rest();
   kept_pages_.rest();
   if (auto* const with = beside()) with->rest();
-  trim_paths();
+  for (const auto kind : path_table_.by_rank()) {
+    if (auto stays = path(kind).rest(); !stays.ok()) problem = std::move(stays);
+  }
   (void)trim_pools();
   feeders_.trim();
   pinned_pages_.unregister_all();
   memory_.rest();
   feeders_.rest();
   if (doors_.board != nullptr) doors_.board->rest();
+  return problem;
 }
 
 void runtime::wake_shared() noexcept {

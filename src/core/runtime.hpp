@@ -125,7 +125,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   void trim_paths();
   // See resident: the parts that belong to no mount. rest_servers() comes before the mounts rest, rest_shared() after.
   status rest_servers(deadline_clock::time_point until);
-  void rest_shared();
+  status rest_shared();
   void wake_shared() noexcept;
   [[nodiscard]] stats::book& stats() noexcept { return stats_; }
   // Called with the engine's first request.

@@ -294,6 +294,12 @@ class data_path {
   virtual void memory_ends(std::byte* /*base*/) {}
   // Releases everything kept for later requests. May wait for a piece of a request.
   virtual void trim() {}
+  // Does the same, and closes what cannot be frozen until the next use. No job may be in progress. Error: unsupported if something that
+  // cannot be frozen stays open; the message names it.
+  virtual status rest() {
+    trim();
+    return {};
+  }
 
  private:
   friend class path_table;

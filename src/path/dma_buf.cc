@@ -132,6 +132,13 @@ class dma_buf final : public data_path {
   void trim() override {
     for_all_drives([](lent_memory& lent) { lent.trim(); });
   }
+  status rest() override {
+    status problem;
+    for_all_drives([&](lent_memory& lent) {
+      if (auto failed = lent.rest(); !failed.ok()) problem = std::move(failed);
+    });
+    return problem;
+  }
 
  private:
   struct ending {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/no_memory.hpp"
+#include "staging/disk_lanes.hpp"
 #include "sys/page_size.hpp"
 
 namespace penstock::path {
@@ -138,6 +139,14 @@ void lent_memory::forget_memory(const std::byte* address) {
 void lent_memory::trim() {
   const std::lock_guard turn(turn_);
   let_go_where([](const loan&) { return true; });
+}
+
+status lent_memory::rest() {
+  trim();
+  const std::lock_guard turn(turn_);
+  if (is_dead_) return staging::failed_ring();
+  ring_ = nullptr;
+  return {};
 }
 
 bool lent_memory::queue(piece& next, std::uint64_t token, unsigned slot, const extent& of) {

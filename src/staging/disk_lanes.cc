@@ -28,6 +28,10 @@ void cancel(ring_task& task) {
 
 }  // namespace
 
+status failed_ring() {
+  return {errc::unsupported, "an io_uring ring has stopped answering, so it stays open: this process cannot be frozen, restart it"};
+}
+
 class disk_lanes::lane {
  public:
   lane(disk_lanes& house, std::unique_ptr<sys::ring> ring) : house_(house), ring_(std::move(ring)), slots_(most_depth) {
@@ -364,14 +368,20 @@ void disk_lanes::stop() {
 }
 
 // Call after stop().
-void disk_lanes::rest() {
+status disk_lanes::rest() {
   stop();
   const std::lock_guard guard(lock_);
+  status problem;
   for (const auto& each : lanes_) {
-    if (!each->is_dead()) each->close_ring();
+    if (each->is_dead()) {
+      problem = failed_ring();
+    } else {
+      each->close_ring();
+    }
   }
   stopping_.store(false);
   if (!lanes_.empty()) started_.store(false);
+  return problem;
 }
 
 // Starts as many lanes as possible. Returns an error if one cannot start. The list of lanes never changes once there is one, because other

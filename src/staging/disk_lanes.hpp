@@ -50,6 +50,9 @@ struct ring_task {
 
 using ring_task_list = intrusive_list<ring_task, &ring_task::next_task>;
 
+// The error if a process cannot be frozen, because a ring has stopped answering. Its requests may be in flight, so it is never closed.
+[[nodiscard]] status failed_ring();
+
 class disk_lanes {
  public:
   static constexpr unsigned depth = 128;  // pieces in flight per lane
@@ -68,8 +71,8 @@ class disk_lanes {
   // Runs the queued work items, then joins the threads. Other threads may still be returning from push() and push_ready() until the
   // destructor runs.
   void stop();
-  // Stops and closes the rings. available() starts them again. Other threads may still be returning from push().
-  void rest();
+  // Stops and closes the rings. available() starts them again. Other threads may still be returning from push(). Error: failed_ring().
+  status rest();
 
   // Returns ok if io_uring works, otherwise the reason. Callers then use plain system calls. Starts the lanes on first use.
   status available();

@@ -1,4 +1,5 @@
 // quiesce(): what is left of the library in the process, and what calls on other threads do meanwhile.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "penstock/pipe.hpp"
 #include "penstock/quiesce.hpp"
 #include "support/engines.hpp"
+#include "support/forwarding_kernel.hpp"
 #include "support/gated_kernel.hpp"
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
@@ -94,6 +97,48 @@ class ending_resident final : public core::resident {
  private:
   const std::shared_future<void> end_;
   std::promise<void>& begun_;
+};
+
+void drop_from_page_cache(const std::string& name) {
+  const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
+  EXPECT_EQ(::fsync(fd), 0);
+  EXPECT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+  ::close(fd);
+}
+
+// The real kernel, but its rings never return a completion. Keeps what the engine gives up.
+class deaf_kernel final : public forwarding_kernel {
+ public:
+  static std::vector<sys::ring*>& kept() {
+    static auto* const all = new std::vector<sys::ring*>;
+    return *all;
+  }
+  result<std::unique_ptr<sys::ring>> make_ring(unsigned entries) override {
+    auto made = inner().make_ring(entries);
+    if (!made) return made.error();
+    auto deaf = std::make_unique<ring>(*std::move(made));
+    kept().push_back(deaf.get());
+    return std::unique_ptr<sys::ring>(std::move(deaf));
+  }
+
+ private:
+  class ring final : public sys::ring {
+   public:
+    explicit ring(std::unique_ptr<sys::ring> inner) : inner_(std::move(inner)) {}
+    status register_buffer(unsigned slot, void* base, std::size_t length) override { return inner_->register_buffer(slot, base, length); }
+    bool queue_read(int fd, void* target, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int slot) override {
+      return inner_->queue_read(fd, target, length, offset, token, slot);
+    }
+    bool queue_write(int fd, const void* source, std::uint32_t length, std::uint64_t offset, std::uint64_t token, int slot) override {
+      return inner_->queue_write(fd, source, length, offset, token, slot);
+    }
+    status submit() override { return inner_->submit(); }
+    result<std::size_t> reap(std::span<sys::ring_completion> /*out*/, bool /*wait*/) override { return status(errc::io, "deaf"); }
+    void interrupt() noexcept override { inner_->interrupt(); }
+
+   private:
+    std::unique_ptr<sys::ring> inner_;
+  };
 };
 
 struct quiesce_test : ::testing::Test {
@@ -261,6 +306,25 @@ TEST_F(quiesce_test, engines_may_come_and_go_on_other_threads) {
   for (auto& each : busy) each.join();
   EXPECT_EQ(quiesce().message(), "");
   EXPECT_EQ(left_over(), std::vector<std::string>());
+}
+
+// In a process of its own, because such a ring is never closed.
+TEST_F(quiesce_test, a_ring_that_has_stopped_answering_is_named) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  if (const auto ring = sys::make_kernel()->make_ring(1); !ring) GTEST_SKIP() << ring.error().message();
+  const auto use_and_exit = [&] {
+    const auto with = core::make_engine(without_cuda(), {std::make_shared<deaf_kernel>(), nullptr, device::make_host_driver()});
+    if (!with.ok()) _exit(1);
+    const auto file = opened_file(*with, name, {.cache = cache_use::bypass});
+    const auto memory = with->allocate("host:0", file_bytes);
+    drop_from_page_cache(name);
+    (void)file.read(memory->data(), file_bytes, 0);
+    const bool was_used = !deaf_kernel::kept().empty();  // or the file system keeps its pages
+    const auto refused = quiesce();
+    const bool is_named = refused.code() == errc::unsupported && refused.message().find("has stopped answering") != std::string_view::npos;
+    _exit(is_named == was_used && file.read(memory->data(), file_bytes, 0).ok() ? 0 : 2);
+  };
+  EXPECT_EXIT(use_and_exit(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(quiesce_test, a_thread_that_waits_with_a_lock_that_a_callback_needs_goes_on) {
