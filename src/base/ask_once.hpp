@@ -20,6 +20,8 @@ class asked_once {
     answered_.store(true, std::memory_order_release);
     return {};
   }
+  // Makes the next call of ask() query again. No call may be in progress.
+  void forget() noexcept { answered_.store(false); }
 
  private:
   std::atomic<bool> answered_{false};

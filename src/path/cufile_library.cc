@@ -84,6 +84,7 @@ struct cufile_functions {
   cufile_outcome (*deregister_buffer)(const void* base);
   ssize_t (*read)(cufile_handle, void*, std::size_t, off_t file_offset, off_t memory_offset);
   ssize_t (*write)(cufile_handle, const void*, std::size_t, off_t file_offset, off_t memory_offset);
+  long (*use_count)();  // may be null
   // Null before CUDA 12.9.
   cufile_outcome (*set_size)(int key, std::size_t);
   cufile_outcome (*set_bool)(int key, bool);
@@ -285,6 +286,7 @@ result<std::unique_ptr<cufile_functions>> open_image(const std::string& file_nam
   if (shadowed(image)) {
     return refuse(errc::unsupported, fmt::format("the program is linked with a different libcufile, which would shadow {}", file_name));
   }
+  find(image, "cuFileUseCount", to.use_count);
   find(image, "cuFileSetParameterSizeT", to.set_size);
   find(image, "cuFileSetParameterBool", to.set_bool);
   find(image, "cuFileGetParameterBool", to.get_bool);
@@ -327,6 +329,9 @@ result<found_library> find_library(sys::kernel& kernel, const std::string& confi
 // libcufile's own objects. libcufile closes itself at exit.
 constinit std::atomic<bool> process_ends{false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): see above
 
+// The number of engines that have opened libcufile themselves.
+constinit std::atomic<int> opened_here{0};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): libcufile belongs to the process
+
 status ended() { return {errc::closed, "the process is exiting"}; }
 
 // Called once libcufile is open, so that its own handlers are already registered and run later.
@@ -341,8 +346,19 @@ void watch_exit(cufile_outcome (*of)()) noexcept {
 
 cufile_library::cufile_library(std::unique_ptr<cufile_functions> functions) : functions_(std::move(functions)) {}
 
-cufile_library::~cufile_library() {
-  if (opened_ && !process_ends) functions_->close();
+cufile_library::~cufile_library() { (void)close(); }
+
+status cufile_library::close() {
+  if (process_ends) return ended();
+  const bool was_open = !std::exchange(opened_, false);
+  if (!was_open) {
+    opened_here.fetch_sub(1);
+    if (auto closed = answer("libcufile did not close", functions_->close()); !closed.ok()) return closed;
+  }
+  if (opened_here.load() > 0) return {};  // another engine closes it
+  const bool stays_open = functions_->use_count != nullptr ? functions_->use_count() > 0 : was_open;
+  if (!stays_open) return {};
+  return {errc::unsupported, "this program has opened libcufile, which cannot be frozen: call cuFileDriverClose() first"};
 }
 
 status cufile_library::possible(sys::kernel& kernel) {
@@ -396,6 +412,7 @@ status cufile_library::start(bool p2pdma, const std::string& file_name) {
     return answer(fmt::format("libcufile ({}) did not start", file_name), outcome);
   watch_exit(call.open);
   opened_ = outcome.code == 0;
+  if (opened_) opened_here.fetch_add(1);
   if (auto allowed = forbid_compatibility_mode(file_name); !allowed.ok()) return allowed;
 
   cufile_properties properties{};

@@ -44,6 +44,9 @@ class cufile_library {
   // Closes the driver if load() opened it. Every handle must have been deregistered. Once exit() has started, neither this nor the members
   // below call libcufile (closed), because its own objects may already be destroyed.
   ~cufile_library();
+  // Closes the driver now. Every handle must have been deregistered; the members below must not be used again. Errors: unsupported if the
+  // program itself has opened the library, so that it stays open; libcufile's.
+  status close();
 
   // Registers an open file; fd must stay open until deregister_file. Returns an error if libcufile cannot serve this file GPU-direct.
   result<cufile_handle> register_file(int fd);

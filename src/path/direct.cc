@@ -145,6 +145,24 @@ class direct final : public data_path {
     release(*entry);
   }
 
+  // The next request opens libcufile again.
+  status rest() override {
+    const std::lock_guard guard(lock_);
+    if (library_ == nullptr) return {};
+    for (const auto& [file, entry] : registrations_) release(*entry);
+    registrations_.clear();
+    for (const auto& [base, entry] : memories_) {
+      release(base, *entry);
+      entry->registered = false;
+      entry->asked.forget();
+    }
+    auto problem = library_->close();
+    library_ = nullptr;
+    loaded_with_.store(nullptr);
+    loaded_.forget();
+    return problem;
+  }
+
   status remember_memory(const staging::place& place, std::byte* base, std::uint64_t bytes) override {
     return or_no_memory([&]() -> status {
       auto made = std::make_unique<known_memory>();
@@ -328,7 +346,7 @@ class direct final : public data_path {
   const cufile_parameters parameters_;
   const std::uint64_t piece_bytes_;
   asked_once loaded_;
-  std::unique_ptr<cufile_library> library_;  // this and the next are set once, by loaded_
+  std::unique_ptr<cufile_library> library_;  // this and the next are set by loaded_
   status why_no_library_;
   std::atomic<bool> is_useless_{false};                 // there is no library
   std::atomic<device::session*> loaded_with_{nullptr};  // the session whose context was used to load libcufile

@@ -160,6 +160,13 @@ RECORDER_EXPORT outcome cuFileDriverClose_v2() {
   return {0, 0};
 }
 
+#ifndef CUFILE_RECORDER_EARLY
+RECORDER_EXPORT long cuFileUseCount() {
+  const std::lock_guard guard(the().lock);
+  return the().state.use_count;
+}
+#endif
+
 RECORDER_EXPORT outcome cuFileDriverGetProperties(properties* out) {
   auto& my = the();
   const std::lock_guard guard(my.lock);

@@ -17,6 +17,7 @@
 
 #include "path/data_path.hpp"
 #include "path/recorded_machine.hpp"
+#include "penstock/quiesce.hpp"
 #include "support/pattern.hpp"
 #include "support/stored_file.hpp"
 #include "support/temp_dir.hpp"
@@ -373,6 +374,41 @@ TEST_F(gpu_direct, memory_that_libcufile_does_not_register_is_counted) {
   EXPECT_EQ(stats.fallbacks, 1U);
   EXPECT_NE(stats.last_fallback.find("GPU_MEMORY_PINNING_FAILED"), std::string::npos) << stats.last_fallback;
   EXPECT_NE(engine_.summary().find("GPU_MEMORY_PINNING_FAILED"), std::string::npos) << engine_.summary();
+}
+
+TEST_F(gpu_direct, quiesce_closes_libcufile_and_the_next_request_opens_it_again) {
+  const auto of = open();
+  const auto buffer = allocate(2 * mib);
+  auto* const base = address_in(buffer, 0);
+  const auto kept = engine_.register_memory(base, mib);
+  ASSERT_TRUE(kept.ok()) << kept.error().message();
+  for (unsigned round = 1; round < 4; ++round) {
+    expect_read(of, base + page, 256 * kib, 0);
+    auto& recorder = machine_.recorder;
+    EXPECT_EQ(recorder.state().use_count, 1);
+    ASSERT_EQ(quiesce().message(), "");
+    EXPECT_EQ(recorder.state().use_count, 0);
+    EXPECT_EQ(recorder.calls(cufile_call::deregister_file).size(), round);
+    EXPECT_EQ(recorder.calls(cufile_call::deregister_buffer).size(), round);
+    EXPECT_EQ(recorder.calls().back().call, cufile_call::close);
+  }
+  expect_read(of, base + page, 256 * kib, 0);
+  EXPECT_EQ(engine_.stats().path(path_kind::direct).fallbacks, 0U);
+}
+
+TEST_F(gpu_direct, quiesce_names_a_libcufile_that_the_program_has_opened) {
+  machine_.recorder.function<std::uint64_t(int, bool)>("cuFileSetParameterBool")(1, false);  // no compatibility mode
+  machine_.recorder.function<std::uint64_t()>("cuFileDriverOpen")();
+  const auto of = open();
+  const auto buffer = allocate(mib);
+  expect_read(of, static_cast<std::byte*>(buffer.data()), mib, 0);
+  const auto refused = quiesce();
+  EXPECT_EQ(refused.code(), errc::unsupported);
+  EXPECT_EQ(refused.message(), "quiesce: this program has opened libcufile, which cannot be frozen: call cuFileDriverClose() first");
+  EXPECT_EQ(machine_.recorder.calls(cufile_call::deregister_file).size(), 1U);
+  EXPECT_EQ(machine_.recorder.state().use_count, 1);
+  expect_read(of, static_cast<std::byte*>(buffer.data()), mib, 0);
+  EXPECT_EQ(machine_.recorder.state().use_count, 2);
 }
 
 // Made before libcufile is loaded, and so destroyed after libcufile's own objects.
