@@ -1,5 +1,7 @@
 #include "channel/fabrics.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "staging/worker.hpp"
@@ -15,6 +17,21 @@ std::optional<std::string> fabrics::refuses(bool local) {
   if (auto problem = door_->usable(); !problem.ok()) return std::string(problem.message());
   if (auto host = of_host(); !host) return std::string(host.error().message());
   return std::nullopt;
+}
+
+status fabrics::rest(deadline_clock::time_point /*until*/) {
+  std::map<std::string, opened> ended;
+  {
+    const std::lock_guard guard(lock_);
+    ended.swap(opened_);
+  }
+  std::vector<std::weak_ptr<sys::fabric>> used;
+  for (const auto& [cards, each] : ended) {
+    if (each) used.push_back(*each);
+  }
+  ended.clear();
+  if (std::ranges::all_of(used, [](const auto& each) { return each.expired(); })) return {};
+  return {errc::unsupported, "UCX cannot be frozen, and a closed pipe still uses it: release the pipe object first"};
 }
 
 // If fabrics are selected by name, tensors on the host device may use them, and each GPU is checked separately.

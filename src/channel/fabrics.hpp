@@ -10,19 +10,22 @@
 #include <utility>
 #include <vector>
 
+#include "core/resident.hpp"
 #include "device/device.hpp"
 #include "penstock/status.hpp"
 #include "sys/fabric.hpp"
 
 namespace penstock::channel {
 
-class fabrics {
+class fabrics final : public core::resident {
  public:
   // named: the user selected fabric channels by name, so they are also used within a host and over tcp. only_loopback: restricts that case,
   // as for pipes over tcp without a secret. sysfs: its mount point.
   fabrics(std::shared_ptr<sys::fabrics> door, bool named, bool only_loopback, std::string sysfs)
       : door_(std::move(door)), named_(named), only_loopback_(only_loopback), sysfs_(std::move(sysfs)) {}
 
+  // Closes the fabrics until the next use. Error: unsupported if a pipe object still uses one.
+  status rest(deadline_clock::time_point until) override;
   // Returns why a pipe does not use fabrics; nothing if it may. local: its ends are on one host. May open the fabric for host memory.
   std::optional<std::string> refuses(bool local);
   // Returns why a fabric cannot be used for GPU memory either.

@@ -168,6 +168,7 @@ result<std::shared_ptr<server>> server::make(std::shared_ptr<core::engine_core> 
   }
   const bool named = !options.channels.empty() && std::any_of(shared.channels.begin(), shared.channels.end(), over_fabric);
   shared.fabrics = std::make_shared<channel::fabrics>(std::move(network), named, options.secret.empty(), sysfs);
+  core::gate::add(shared.fabrics);
   // If a pipe thread drops the last reference to the engine, the watcher thread destroys the engine.
   if (auto problem = shared.runtime->feeders().ready(); !problem.ok()) return problem;
   auto reactor = channel::reactor::make(shared.door);

@@ -68,8 +68,9 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
 
   class line final : public sys::fabric_line {
    public:
-    line(std::shared_ptr<fabric_doors> owner, std::unique_ptr<sys::fabric_line> inner, told ended, std::shared_ptr<held_sends> held)
-        : owner_(std::move(owner)), inner_(std::move(inner)), ended_(std::move(ended)), held_(std::move(held)) {}
+    line(std::shared_ptr<fabric_doors> owner, std::shared_ptr<sys::fabric> by, std::unique_ptr<sys::fabric_line> inner, told ended,
+         std::shared_ptr<held_sends> held)
+        : owner_(std::move(owner)), by_(std::move(by)), inner_(std::move(inner)), ended_(std::move(ended)), held_(std::move(held)) {}
     ~line() override { end({errc::closed, "the line was closed"}); }
     [[nodiscard]] const std::vector<std::byte>& address() const noexcept override { return inner_->address(); }
     void connect(std::vector<std::byte> address) override {
@@ -119,6 +120,7 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
     }
 
     const std::shared_ptr<fabric_doors> owner_;
+    const std::shared_ptr<sys::fabric> by_;  // kept, as a line of UCX's keeps its fabric
     const std::unique_ptr<sys::fabric_line> inner_;
     const told ended_;
     bool failed_ = false;
@@ -126,7 +128,7 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
     const std::shared_ptr<held_sends> held_;
   };
 
-  class door final : public sys::fabric {
+  class door final : public sys::fabric, public std::enable_shared_from_this<door> {
    public:
     door(std::shared_ptr<fabric_doors> owner, std::shared_ptr<sys::fabric> inner) : owner_(std::move(owner)), inner_(std::move(inner)) {}
     [[nodiscard]] bool knows_cuda() const noexcept override { return owner_->knows_cuda; }
@@ -140,7 +142,8 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
       });
       if (!made) return made.error();
       ++owner_->lines;
-      return std::unique_ptr<sys::fabric_line>(std::make_unique<line>(owner_, *std::move(made), std::move(ended), std::move(held)));
+      return std::unique_ptr<sys::fabric_line>(
+          std::make_unique<line>(owner_, shared_from_this(), *std::move(made), std::move(ended), std::move(held)));
     }
 
    private:

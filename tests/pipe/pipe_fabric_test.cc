@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "contract/contract_fixture.hpp"
+#include "penstock/quiesce.hpp"
 #include "pipe/fabric_doors.hpp"
 #include "pipe/pipe_fixture.hpp"
 #include "pipe/server.hpp"
@@ -157,6 +158,35 @@ TEST_F(pipe_fabric, with_rdma_it_comes_first_between_hosts_and_goes_over_nothing
   connect({}, "unix:");
   EXPECT_EQ(refusal("ucx"), "both ends are on this host");
   EXPECT_NE(send(host, host), "ucx");
+}
+
+TEST_F(pipe_fabric, quiesce_names_a_pipe_until_it_is_closed_and_then_ends_its_fabric) {
+  const auto named_threads = [] {
+    int found = 0;
+    for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string name;
+      std::getline(std::ifstream(each.path() / "comm"), name);
+      found += name == "penstock-ucx" ? 1 : 0;
+    }
+    return found;
+  };
+  for (int round = 0; round < 2; ++round) {
+    connect({"ucx", "basic"});
+    EXPECT_EQ(send(host, host), "ucx");
+    EXPECT_GT(named_threads(), 0);
+    const auto refused = quiesce();
+    EXPECT_EQ(refused.code(), errc::unsupported);
+    EXPECT_NE(refused.message().find("the pipe to " + std::string(listener_.url())), std::string_view::npos) << refused.message();
+    here_.close();
+    there_.close();
+    listener_ = {};
+    const auto used = quiesce();
+    EXPECT_EQ(used.message(), "quiesce: UCX cannot be frozen, and a closed pipe still uses it: release the pipe object first");
+    here_ = {};
+    there_ = {};
+    EXPECT_EQ(quiesce().message(), "");
+    EXPECT_EQ(named_threads(), 0);
+  }
 }
 
 // As check does.
