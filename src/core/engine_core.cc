@@ -185,6 +185,12 @@ std::size_t engine_core::trim() {
   return trimmed;
 }
 
+// cuda-checkpoint does not support CUDA IPC.
+std::string engine_core::obstacle() const {
+  const auto count = forked() ? 0 : memory().opened_shared();
+  return count > 0 ? fmt::format("the device memory of another process ({} in use)", count) : std::string();
+}
+
 status engine_core::rest(deadline_clock::time_point until) {
   if (forked()) return {};
   await_preparation();

@@ -36,6 +36,7 @@ class engine_core final : public resident, public runtime {
   void prepare() noexcept;
   // See detail::await_preparation().
   void await_preparation() noexcept;
+  [[nodiscard]] std::string obstacle() const override;
   status rest(deadline_clock::time_point until) override;
   void wake() noexcept override;
   // See engine::summary(), engine::advice() and engine_options::log_summary. log_summary() prints once, and never in a forked child.

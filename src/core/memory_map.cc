@@ -271,6 +271,7 @@ result<void*> memory_map::open_shared(std::string_view device, const detail::sha
   if (!link) return link.error();
   auto base = (*link)->session().open_shared(what.handle, process, what.descriptor);
   if (!base) return base.error();
+  opened_shared_.fetch_add(1);
   const auto found = allocation_of(*base);
   if (!found || found->size < what.offset || found->size - what.offset < bytes) {
     close_shared(device, *base);
@@ -281,6 +282,7 @@ result<void*> memory_map::open_shared(std::string_view device, const detail::sha
 
 void memory_map::close_shared(std::string_view device, void* base) {
   if (!usable().ok()) return;
+  opened_shared_.fetch_sub(1);
   (void)or_no_memory([&]() -> status {
     const auto session = session_named(device);
     return session ? (*session)->close_shared(base) : session.error();

@@ -111,6 +111,8 @@ class memory_map {
   // Returns the base of the mapping.
   result<void*> open_shared(std::string_view device, const detail::shared_allocation& what, std::size_t bytes, std::int64_t process);
   void close_shared(std::string_view device, void* base);
+  // The number of mappings that open_shared() returned and that are still open.
+  [[nodiscard]] std::size_t opened_shared() const noexcept { return opened_shared_.load(); }
   result<void*> cpu_address(const void* memory, std::size_t bytes);
 
  private:
@@ -158,6 +160,7 @@ class memory_map {
   std::mutex registered_lock_;                                    // guards registered_; held while memory is pinned, which calls the driver
   std::multimap<const std::byte*, registered_range> registered_;  // by base
   std::atomic<std::size_t> registered_count_{0};
+  std::atomic<std::size_t> opened_shared_{0};
 };
 
 }  // namespace penstock::core

@@ -30,7 +30,7 @@ status find_obstacle() {
   for (const auto& each : gate::residents()) {
     if (const auto name = each->obstacle(); !name.empty()) all += (all.empty() ? "" : ", ") + name;
   }
-  return all.empty() ? status() : status(errc::unsupported, fmt::format("an open pipe cannot be frozen: close {} first", all));
+  return all.empty() ? status() : status(errc::unsupported, fmt::format("this process cannot be frozen: close {} first", all));
 }
 
 status too_late() {
@@ -70,8 +70,8 @@ status attempt(deadline_clock::time_point attempt_ends, deadline_clock::time_poi
   while (becomes_quiet(attempt_ends)) {
     gate::set(gate::state::shut);
     if (gate::is_quiet()) {
-      auto open_pipe = find_obstacle();
-      return open_pipe.ok() ? rest_all(until) : open_pipe;
+      auto obstacle = find_obstacle();
+      return obstacle.ok() ? rest_all(until) : obstacle;
     }
     gate::set(gate::state::closing);  // a thread of the library has started a request in the meantime
   }
@@ -82,7 +82,7 @@ status quiesce_until(deadline_clock::time_point until) {
   if (gate::is_inside())
     return {errc::invalid_argument, "a callback cannot wait for all requests, because one of them may wait for the callback"};
   for (auto length = first_attempt;; length = std::min(2 * length, longest_attempt)) {
-    if (auto open_pipe = find_obstacle(); !open_pipe.ok()) return open_pipe;
+    if (auto obstacle = find_obstacle(); !obstacle.ok()) return obstacle;
     if (gate::try_close()) {
       const gate::keeper kept;
       auto outcome = or_no_memory([&] { return attempt(std::min(until, deadline_clock::now() + length), until); });

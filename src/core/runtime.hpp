@@ -90,6 +90,7 @@ class runtime : public std::enable_shared_from_this<runtime>, public stats::boar
   [[nodiscard]] bool forked() const noexcept { return fork_guard_.forked(); }
   [[nodiscard]] sys::kernel& kernel() const noexcept { return *doors_.kernel; }
   [[nodiscard]] memory_map& memory() noexcept { return memory_; }
+  [[nodiscard]] const memory_map& memory() const noexcept { return memory_; }
   [[nodiscard]] staging::feeders& feeders() noexcept { return feeders_; }
   [[nodiscard]] staging::slab_pool& pool(bool emulated) noexcept { return emulated ? host_pool_ : cuda_pool_; }
   // Runs the users' callbacks on a thread that only user callbacks can delay.

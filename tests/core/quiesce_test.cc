@@ -19,6 +19,7 @@
 #include "core/engine_core.hpp"
 #include "core/gate.hpp"
 #include "core/resident.hpp"
+#include "penstock/detail/shared_memory.hpp"
 #include "penstock/kv.hpp"
 #include "penstock/pipe.hpp"
 #include "penstock/quiesce.hpp"
@@ -325,6 +326,20 @@ TEST_F(quiesce_test, a_ring_that_has_stopped_answering_is_named) {
     _exit(is_named == was_used && file.read(memory->data(), file_bytes, 0).ok() ? 0 : 2);
   };
   EXPECT_EXIT(use_and_exit(), ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(quiesce_test, memory_of_another_process_is_named_until_it_is_unmapped) {
+  const auto with = made_engine(without_cuda());
+  const auto memory = with.allocate("host:0", file_bytes);
+  const auto shared = detail::share_memory(with, memory->data());
+  ASSERT_TRUE(shared.ok()) << shared.error().message();
+  {
+    const auto mapped = detail::open_shared_memory(with, "host:0", *shared, file_bytes, getpid());
+    ASSERT_TRUE(mapped.ok()) << mapped.error().message();
+    EXPECT_EQ(quiesce().message(), "quiesce: this process cannot be frozen: close the device memory of another process (1 in use) first");
+  }
+  if (shared->descriptor >= 0) ::close(shared->descriptor);
+  EXPECT_EQ(quiesce().message(), "");
 }
 
 TEST_F(quiesce_test, a_thread_that_waits_with_a_lock_that_a_callback_needs_goes_on) {
