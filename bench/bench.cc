@@ -15,6 +15,7 @@
 #include "bench/report.hpp"
 #include "bench/rows.hpp"
 #include "penstock/penstock.hpp"
+#include "sys/kernel.hpp"
 
 namespace penstock::bench {
 namespace {
@@ -109,6 +110,12 @@ report_header describe_machine(const engine& owner, const device_info& device, c
   return header;
 }
 
+std::string use_of_io_uring(bool is_allowed) {
+  if (!is_allowed) return "switched off";
+  const auto ring = sys::make_kernel()->make_ring(1);
+  return ring ? "used" : fmt::format("not used ({})", ring.error().message());
+}
+
 std::vector<std::uint64_t> sizes_of(const options& settings) {
   if (!settings.over_sizes) return {};
   return settings.sizes.empty() ? usual_sizes(settings.quick) : settings.sizes;
@@ -149,8 +156,9 @@ bool run_sizes(workbench& bench, std::size_t rows, const report_table* table, si
 bool has_failed(const row_result& row) { return row.outcome == row_outcome::failed; }
 
 result<bool> run_all(const options& settings, const std::vector<const row*>& chosen) {
-  const auto how = engine_options::from_environment();
+  auto how = engine_options::from_environment();
   if (!how) return how.error();
+  how->use_io_uring = how->use_io_uring && settings.use_io_uring;
   auto owner = engine::create(*how);
   if (!owner) return owner.error();
   auto device = find_device(*owner, settings.device);
@@ -160,6 +168,7 @@ result<bool> run_all(const options& settings, const std::vector<const row*>& cho
   if (!sample) return sample.error();
   tell(settings, "measuring ceilings", 0, chosen.size());
   report_header header = describe_machine(*owner, *device, *sample);
+  header.io_uring = use_of_io_uring(how->use_io_uring);
   ceiling_meter meter(device->name);
   auto link = meter.link();
   if (!link) return link.error();

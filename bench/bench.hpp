@@ -17,6 +17,7 @@ struct options {
   std::vector<std::string> rows;     // names of rows, in any order; empty: all
   bool hot = true;                   // rows of cached files (and those that are neither hot nor cold)
   bool cold = true;                  // rows of uncached files
+  bool use_io_uring = true;          // false: the engine behaves as if io_uring were forbidden
   bool quick = false;                // small sizes, which take seconds on a small machine
   std::size_t columns = 80;          // width of the table; from 128 on all figures have all digits
   bool show_targets = false;         // print PASS or "below" next to rows with a target

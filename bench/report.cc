@@ -62,6 +62,7 @@ json header_json(const report_header& h) {
           {"device_remark", h.device_remark},
           {"driver", h.driver},
           {"file_system", h.file_system},
+          {"io_uring", h.io_uring},
           {"file_bytes", h.file_bytes}};
 }
 
@@ -130,6 +131,7 @@ void report_table::print_header(const report_header& h) const {
   print_output(fmt::format("  device    {} ({})\n", h.device, h.device_description));
   if (!h.device_remark.empty()) print_output(fmt::format("            no GPU: {}\n", h.device_remark));
   print_output(fmt::format("  file      {} MiB on {}\n", h.file_bytes >> 20, printable_text(h.file_system)));
+  print_output(fmt::format("  io_uring  {}\n", h.io_uring));
   print_output(fmt::format("  ceilings  link to device {:.2f} GB/s, back {:.2f} GB/s, 4 KiB copy {:.1f} us\n", h.link.to_device_gbs,
                            h.link.from_device_gbs, h.link.copy_4k_us));
   print_output(fmt::format("            page cache to memory {:.2f} GB/s ({})\n\n", h.cached_read.value, h.cached_read.how));

@@ -15,7 +15,7 @@
 namespace penstock::bench {
 
 struct report_header {
-  std::string version, date, kernel, cpu, device, device_description, driver, file_system;
+  std::string version, date, kernel, cpu, device, device_description, driver, file_system, io_uring;
   std::string device_remark;  // the reason why the device is not a GPU; empty if it is one
   unsigned cores = 0;
   std::uint64_t file_bytes = 0;

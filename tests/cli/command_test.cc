@@ -163,6 +163,22 @@ TEST(bench, its_json_holds_verified_rows_and_their_ceilings) {
   EXPECT_EQ(directory.entries(), 0U);
 }
 
+TEST(bench, measures_without_io_uring_on_request_and_reports_whether_it_was_used) {
+  const scratch_directory directory;
+  std::vector<std::string> measure{"bench",   "--quick", "--size", "64MiB",    "--repeats", "1",     "--rows",
+                                   "cold-4g", "--json",  "-",      "--device", "host:0",    "--dir", directory.path()};
+  const ended_program usual = run(measure);
+  ASSERT_EQ(usual.exit_code, 0) << usual.out << usual.err;
+  const auto use = nlohmann::json::parse(usual.out).at("io_uring").get<std::string>();
+  EXPECT_TRUE(use == "used" || use.starts_with("not used (")) << use;
+  measure.emplace_back("--no-io-uring");
+  const ended_program without = run(measure);
+  ASSERT_EQ(without.exit_code, 0) << without.out << without.err;
+  const auto report = nlohmann::json::parse(without.out);
+  EXPECT_EQ(report.at("io_uring"), "switched off");
+  EXPECT_NE(report.at("rows")[0].at("outcome"), "failed");
+}
+
 TEST(bench, its_json_goes_to_stdout_where_no_file_is_named) {
   const scratch_directory directory;
   const std::string file = directory.path() + "/report";

@@ -169,6 +169,8 @@ void add_bench(CLI::App& app, command& chosen) {
   sub.add_flag("--list", wanted->list, "List the rows");
   sub.add_flag("--hot", wanted->only_hot, "Only files in the page cache");
   sub.add_flag("--cold", wanted->only_cold, "Only files not in the page cache");
+  sub.add_flag_callback(
+      "--no-io-uring", [&run] { run.use_io_uring = false; }, "Behave as if io_uring were forbidden");
   sub.add_flag("--quick", run.quick, "Use small sizes: takes seconds on a small machine");
   sub.add_flag("--targets", run.show_targets, "Mark rows that have a target with PASS or below");
   add_size_option(sub, "--size", run.size_bytes, "Size of the file (default 4GiB, quick 256MiB)");

@@ -166,6 +166,7 @@ std::string report_machine(const json& report) {
   add("file", text_in(report, "file"));
   add("file size", bytes_text(report, "file_bytes"));
   add("file system", text_in(report, "file_system"));
+  add("io_uring", text_in(report, "io_uring"));
   const json& machine = report.contains("machine") ? report.at("machine") : json::object();
   html_table versions{"Versions", {"what", "version"}, {}, 2, 0};
   if (machine.contains("versions") && machine.at("versions").is_object()) {
