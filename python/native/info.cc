@@ -148,11 +148,8 @@ void add_info(nb::module_& module) {
       "Returns idle pinned staging memory to the system. Returns the number of bytes released. Later requests pin memory\n"
       "again.");
   module.def("quiesce", &quiesce, "timeout"_a = nb::none(),
-             "Waits until no request is in flight, then ends Penstock's threads, closes its io_uring rings and its connections to\n"
-             "servers, frees its pinned memory and makes key-value stores durable, so that CRIU and cuda-checkpoint can freeze the\n"
-             "process. Files and stores stay open, and the next call restores everything. Meanwhile, calls on other threads wait\n"
-             "or complete. timeout: seconds. Raises TimedOut, which names a request in flight, and Error if a pipe or listener is open:\n"
-             "they cannot be frozen, so close them first. Everything then remains usable.");
+             "The part of penstock.quiesce() that does not concern objects in Python. timeout: seconds. Raises TimedOut, which names a\n"
+             "request in flight, and Error, which names what cannot be frozen.");
   module.def(
       "cuda_status", [] { return reason(shared_engine().cuda_status()); }, "Returns why no CUDA device can be used; None if one can.");
   module.def(

@@ -609,11 +609,8 @@ def trim() -> int:
     """Returns idle pinned staging memory to the system. Returns the number of bytes released. Later requests pin memory
     again."""
 def quiesce(timeout: float | None = None) -> None:
-    """Waits until no request is in flight, then ends Penstock's threads, closes its io_uring rings and its connections to
-    servers, frees its pinned memory and makes key-value stores durable, so that CRIU and cuda-checkpoint can freeze the
-    process. Files and stores stay open, and the next call restores everything. Meanwhile, calls on other threads wait
-    or complete. timeout: seconds. Raises TimedOut, which names a request in flight, and Error if a pipe or listener is open:
-    they cannot be frozen, so close them first. Everything then remains usable."""
+    """The part of penstock.quiesce() that does not concern objects in Python. timeout: seconds. Raises TimedOut, which names a
+    request in flight, and Error, which names what cannot be frozen."""
 def cuda_status() -> str | None:
     """Returns why no CUDA device can be used; None if one can."""
 def gpu_direct_status() -> str | None:
