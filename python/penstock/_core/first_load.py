@@ -84,6 +84,10 @@ class FirstLoad:
         memory = torch.empty(nbytes, dtype=torch.uint8, device=name_for_torch(device_name(device)))
         if memory.is_cuda:  # memory from the allocator may still be in use on the current stream
             torch.cuda.current_stream(memory.device).synchronize()
+        else:  # the host device
+            from .huge_pages import ask_for_huge_pages
+
+            ask_for_huge_pages(memory.data_ptr(), nbytes)
         self.reads_begin()
         future = file.pread_ranges(_native.Pointer(memory.data_ptr(), nbytes, memory), *(array("q", each) for each in packed))
         self._early = Early(file, header, memory, future)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
-import mmap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +11,7 @@ import torch
 
 from ... import _native
 from ..devices import is_gpu, name_for_torch
+from ..huge_pages import ask_for_huge_pages
 from ..numpy_types import dtype_of
 from ..torch_memory import copy_into, is_wrapper, plain_copy, problem_of, target_problem_of
 from .library import Arena, Facts, Library, View
@@ -27,18 +26,6 @@ def _strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(1, shape[axis + 1])
     return tuple(strides)
-
-
-def _ask_for_huge_pages(address: int, nbytes: int) -> None:
-    """Requests huge pages, as NumPy does for its arrays. With small pages, a large allocation's page faults take as long as reading its bytes."""
-    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (address + nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
-    if length >= _huge_from:
-        _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), mmap.MADV_HUGEPAGE)  # only advice, which the kernel may ignore
-
-
-_huge_from = 4 << 20
-_libc = ctypes.CDLL(None)
 
 
 class _TorchArena:
@@ -140,7 +127,7 @@ class Torch(Library):
     def arena(self, nbytes: int, device: str) -> Arena:
         memory = torch.empty(nbytes, dtype=torch.uint8, device=name_for_torch(device))
         if not memory.is_cuda:
-            _ask_for_huge_pages(memory.data_ptr(), nbytes)
+            ask_for_huge_pages(memory.data_ptr(), nbytes)
         return _TorchArena(memory)
 
     def arena_over(self, memory: Any, device: str) -> Arena:
