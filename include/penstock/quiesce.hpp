@@ -12,8 +12,8 @@ namespace penstock {
 // durable. Files and stores stay open. The next call of any kind restores everything. Calls on other threads wait or complete meanwhile;
 // they never fail. For a checkpoint, make no call between this one and the freeze. Without a timeout, waits without limit. Blocks. Errors:
 // unsupported (something cannot be frozen, and the message names it: an open pipe or listener, another process's device memory, a libcufile
-// that the program has opened, a failed ring), timed_out (the message names requests in flight), invalid_argument (called from a callback),
-// io (a store cannot be made durable). After an error, everything remains usable.
+// that the program has opened, a failed ring), timed_out (the message names requests in flight), invalid_argument (called from a callback,
+// or from a signal handler during a call), io (a store cannot be made durable). After an error, everything remains usable.
 PENSTOCK_API status quiesce(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
 
 }  // namespace penstock

@@ -80,7 +80,7 @@ status attempt(deadline_clock::time_point attempt_ends, deadline_clock::time_poi
 
 status quiesce_until(deadline_clock::time_point until) {
   if (gate::is_inside())
-    return {errc::invalid_argument, "a callback cannot wait for all requests, because one of them may wait for the callback"};
+    return {errc::invalid_argument, "it would wait for itself: it runs in a callback, or in a signal handler during a call"};
   for (auto length = first_attempt;; length = std::min(2 * length, longest_attempt)) {
     if (auto obstacle = find_obstacle(); !obstacle.ok()) return obstacle;
     if (gate::try_close()) {
