@@ -568,13 +568,19 @@ def pwrite_many(
 ) -> Future[list[int]]:
     """Like pread_many(), but writes."""
 def read_tree(
-    folder: str | bytes | os.PathLike[str] | os.PathLike[bytes], *, max_bytes: int = 17179869184, max_files: int = 1000000
+    folder: str | bytes | os.PathLike[str] | os.PathLike[bytes],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    max_bytes: int = 17179869184,
+    max_files: int = 1000000,
 ) -> dict[str, memoryview]:
     """Reads all files of a folder and its subfolders into memory, with as many threads as the file system can use. Blocks.
     Returns a dict of read-only memoryviews by path, relative to the folder with "/" between names, sorted. The views of small
     files share blocks of 8 MiB, so copy the few that you keep for long. Follows links to files inside the folder. Raises an
     error that names the file if it vanishes, changes while it is read, cannot be read, or is a link that leads elsewhere,
-    a socket or a device; InvalidArgument if there are more than max_bytes or max_files."""
+    a socket or a device; InvalidArgument if there are more than max_bytes or max_files. folder may be s3://BUCKET/FOLDER or
+    gs://BUCKET/FOLDER: each object takes one request, and an object that changed since it was listed is an error.
+    storage_options: as for penstock.open()."""
 def devices() -> list[Device]:
     """Returns all devices, the GPUs first and then the host device. Does not create a context on any of them."""
 def device(name: Any) -> Device:

@@ -55,7 +55,7 @@ class Given:
         return {
             "open": (penstock.open, {"path": self.path, "mode": "r", "direct": False, "cache": None}),
             "open_many": (_native.open_many, {"paths": [self.path]}),
-            "read_tree": (_native.read_tree, {"folder": str(Path(self.path).parent), "max_bytes": 1 << 30, "max_files": 1000}),
+            "read_tree": (_native.read_tree, {"folder": str(Path(self.path).parent), "storage_options": None, "max_bytes": 1 << 30, "max_files": 1000}),
             "close_many": (_native.close_many, {"files": [penstock.open(self.path)]}),
             "read_into": (file.read_into, {**one, "progress": None}),
             "write_from": (file.write_from, {**one, "progress": None}),

@@ -1,0 +1,117 @@
+"""read_tree(): all objects below a URL in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+from .object_server import FAULTS, FOLDER, KEY, TREE, ObjectServer, below, serving_objects
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with serving_objects(TREE | {"q/other": b"other", "p.txt": b"beside"}) as up:
+        yield up
+
+
+def read_tree(server: ObjectServer, url: str = FOLDER, **options: Any) -> dict[str, bytes]:
+    found = penstock.read_tree(url, storage_options=server.options, **options)
+    assert list(found) == sorted(found, key=os.fsencode)
+    return {name: bytes(view) for name, view in found.items()}
+
+
+@pytest.mark.parametrize("url", [FOLDER, f"{FOLDER}/", "gs://bucket/p", "s3://arn:aws:s3:::bucket/p"])
+def test_a_tree_is_what_is_below_the_url(server: ObjectServer, url: str) -> None:
+    server.page_size = 30
+    assert read_tree(server, url) == below("p/", TREE)
+    assert [each for each in server.asked if each[0] == "GET" and each[1] == ""] == [("GET", "")] * 7
+    asked = [key for _, key in server.asked if key != ""]
+    assert sorted(asked) == sorted(key for key, content in TREE.items() if content), "one request each, none for an empty object"
+
+
+def test_a_whole_bucket_is_a_tree(server: ObjectServer) -> None:
+    assert read_tree(server, "s3://bucket") == server.objects
+
+
+def test_many_objects_are_requested_at_once_and_not_too_many(server: ObjectServer) -> None:
+    server.objects = {f"p/{i}": b"x" * 100 for i in range(600)}
+    assert len(read_tree(server)) == 600
+    assert 4 <= server.most_at_once <= 129
+
+
+def test_markers_of_folders_are_left_out(server: ObjectServer) -> None:
+    server.objects = {"p/": b"", "p/a/": b"", "p/a/b": b"1", "p/./c": b"2", "p/d//e": b"3"}
+    assert read_tree(server) == {"a/b": b"1", "c": b"2", "d/e": b"3"}
+
+
+def test_an_empty_folder_is_not_a_missing_one(server: ObjectServer) -> None:
+    server.objects = {"p/": b""}
+    assert read_tree(server) == {}
+    with pytest.raises(penstock.NotFound, match="s3://bucket/absent/: there are no objects"):
+        read_tree(server, "s3://bucket/absent")
+
+
+def test_limits_refuse_more(server: ObjectServer) -> None:
+    server.objects = dict.fromkeys(("p/a", "p/b", "p/c"), b"x" * 100)
+    with pytest.raises(penstock.InvalidArgument, match="more than 299 bytes"):
+        read_tree(server, max_bytes=299)
+    with pytest.raises(penstock.InvalidArgument, match="more than 2 objects"):
+        read_tree(server, max_files=2)
+    assert len(read_tree(server, max_bytes=300, max_files=3)) == 3
+    server.sizes["p/b"] = 2**64 - 1
+    with pytest.raises(penstock.InvalidArgument, match="max_bytes"):
+        read_tree(server)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/folder", "hf://owner/name"])
+def test_a_server_that_cannot_be_listed_is_named(url: str) -> None:
+    with pytest.raises(penstock.Error, match="can be listed"):
+        penstock.read_tree(url)
+
+
+def test_storage_options_are_for_urls(tmp_path: Path) -> None:
+    with pytest.raises(penstock.InvalidArgument, match="is not a URL"):
+        penstock.read_tree(tmp_path, storage_options={})
+    (tmp_path / "a").write_bytes(b"1")
+    assert bytes(penstock.read_tree(f"file://{tmp_path}")["a"]) == b"1"
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_fault_is_overcome_or_names_the_object(server: ObjectServer, what: str) -> None:
+    faults, message = FAULTS[what]
+    server.faults[KEY] = list(faults)
+    if message is None:
+        assert read_tree(server) == below("p/", TREE)
+        return
+    with pytest.raises(penstock.Error, match=f"s3://bucket/{KEY}.*({message})"):
+        read_tree(server)
+    server.faults.clear()
+    server.objects |= TREE
+    assert read_tree(server) == below("p/", TREE), "afterwards it works"
+
+
+# Keys of a stranger; a program that writes the tree to a folder must not leave it.
+@pytest.mark.parametrize("key", ["../up", "a/../../up", "/etc/up", "..", "a/..", "a/.", "a/"])
+def test_a_key_of_a_stranger_is_named(server: ObjectServer, key: str) -> None:
+    server.objects = {"p/one": b"1", f"p/{key}": b"stranger"}
+    with pytest.raises(penstock.InvalidArgument, match=f"bucket/p/{key}"):
+        read_tree(server)
+
+
+def test_two_keys_of_one_path_are_refused(server: ObjectServer) -> None:
+    server.objects = {"p/a/b": b"1", "p/a//b": b"2", "p/c": b"3"}
+    with pytest.raises(penstock.InvalidArgument, match=r"p/a.*/b .*p/a.*/b .*same path"):
+        read_tree(server)
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_list_that_fails_is_an_error(server: ObjectServer, status: int) -> None:
+    server.faults[""] = [status]
+    with pytest.raises(penstock.Error, match="list s3://bucket/p/"):
+        read_tree(server)
