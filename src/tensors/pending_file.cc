@@ -29,10 +29,13 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-// Returns true if linkat() can link the file to a name later: /proc is mounted, and the call itself is not blocked (with an empty name it
-// fails with ENOENT).
+// Returns true if linkat() can link the file to a name later: the call itself is not blocked (with an empty name it fails with ENOENT), and
+// /proc is mounted. The latter is checked until it is true once, because it takes longer.
 bool can_be_named_later() {
-  return ::access("/proc/self/fd", X_OK) == 0 && ::linkat(AT_FDCWD, "", AT_FDCWD, "", 0) != 0 && errno == ENOENT;
+  static std::atomic<bool> has_proc{false};
+  if (::linkat(AT_FDCWD, "", AT_FDCWD, "", 0) == 0 || errno != ENOENT) return false;
+  if (!has_proc && ::access("/proc/self/fd", X_OK) == 0) has_proc = true;
+  return has_proc;
 }
 
 // Returns true for the errors returned if the file system, kernel or seccomp profile does not support O_TMPFILE.
@@ -86,12 +89,14 @@ status check_writable(int folder, const std::string& name, const std::string& pa
 
 result<target_place> look_at_target(const std::string& path) {
   struct stat info {};
-  const bool exists = ::stat(path.c_str(), &info) == 0;
+  bool exists = ::lstat(path.c_str(), &info) == 0;
+  const bool is_link = exists && S_ISLNK(info.st_mode);
+  if (is_link) exists = ::stat(path.c_str(), &info) == 0;
   if (!exists && errno != ENOENT) return status::from_errno(errno, fmt::format("stat {}", path));
   if (exists) {
     if (status error = check_replaceable(path, info); !error.ok()) return error;
   }
-  auto leads = follow_links(path);
+  auto leads = is_link ? follow_links(path) : result<std::string>(path);
   if (!leads) return leads.error();
   target_place place{*std::move(leads)};
   if (std::filesystem::path(place.path).filename().empty()) return status::from_errno(ENOENT, fmt::format("create {}", path));
@@ -148,6 +153,13 @@ std::string hidden_name_of(std::string name, long longest) {
 }
 
 std::string unnamed_path(int descriptor) { return fmt::format("/proc/self/fd/{}", descriptor); }
+
+// Gives an unnamed file a name, as linkat(2). Linking the descriptor itself needs Linux 6.10 or a capability, but not /proc, and takes less
+// time.
+bool link_unnamed(int descriptor, int folder, const std::string& name) {
+  if (::linkat(descriptor, "", folder, name.c_str(), AT_EMPTY_PATH) == 0) return true;
+  return errno != EEXIST && ::linkat(AT_FDCWD, unnamed_path(descriptor).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
 
 // Like rename(2) in a folder, but fails if the name is taken (EEXIST). NFS does not support that (EINVAL), but has hard links. If there are
 // no hard links either (CIFS, FAT), an empty file reserves the name first; only one process can create it.
@@ -311,15 +323,13 @@ status pending_file::state::set_late_mode() {
 
 // Links an unnamed (O_TMPFILE) file to a hidden name.
 status pending_file::state::take_hidden_name() {
-  const std::string unnamed = unnamed_path(descriptor);
-  const int error = try_hidden_names(
-      [&](const std::string& next) { return ::linkat(AT_FDCWD, unnamed.c_str(), folder, next.c_str(), AT_SYMLINK_FOLLOW) == 0; });
+  const int error = try_hidden_names([&](const std::string& next) { return link_unnamed(descriptor, folder, next); });
   return error == 0 ? status() : status::from_errno(error, fmt::format("link a temporary name next to {}", given));
 }
 
 status pending_file::state::give_name(bool replace) {
   if (hidden.empty()) {
-    if (::linkat(AT_FDCWD, unnamed_path(descriptor).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return {};
+    if (link_unnamed(descriptor, folder, name)) return {};
     if (errno != EEXIST || !replace) return status::from_errno(errno, fmt::format("create {}", given));
     if (status error = take_hidden_name(); !error.ok()) return error;
   }
