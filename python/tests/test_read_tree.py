@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.__main__ import command
 
 
 def fill(folder: Path, files: dict[str, bytes]) -> None:
@@ -192,6 +193,19 @@ def test_few_descriptors_are_enough(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
     )
     assert limited.stdout == "1000\n", limited.stderr
+
+
+def test_few_descriptors_are_enough_for_a_copy(tmp_path: Path) -> None:
+    fill(tmp_path / "from", {f"{i}/{j}": b"x" * 100 for i in range(200) for j in range(5)})
+    limited = subprocess.run(
+        [command(), "cp", "-r", tmp_path / "from", tmp_path / "to"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24)),
+    )
+    assert limited.returncode == 0, limited.stderr[:500]
+    assert len(list((tmp_path / "to").rglob("*/*"))) == 1000
 
 
 def test_an_exception_from_a_signal_handler_stops_it(tmp_path: Path) -> None:

@@ -168,6 +168,27 @@ def test_a_folder_is_copied_by_the_command(server, options, tmp_path):
             assert (tmp_path / folder / name).read_bytes() == CONTENT.tobytes()
 
 
+def test_a_folder_goes_up_and_comes_down(server, options, tmp_path):
+    files = {"small": b"s", "empty": b"", "sub/a b+%41": b"odd", "sub/deeper/large": CONTENT.tobytes() * 9}
+    for name, content in files.items():
+        path = tmp_path / "from" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    bucket = f"s3://{server.facts()['bucket']}"
+    environment = os.environ | {
+        "AWS_ACCESS_KEY_ID": options["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": options["secret_access_key"],
+        "AWS_ENDPOINT_URL": options["endpoint"],
+        "AWS_REGION": options["region"],
+    }
+    for source, target in ((tmp_path / "from", f"{bucket}/up"), (f"{bucket}/up", f"{bucket}/twin"), (f"{bucket}/twin", tmp_path / "back")):
+        told = subprocess.run([command(), "cp", "-r", source, target], capture_output=True, text=True, timeout=60, env=environment)
+        assert told.returncode == 0, told.stderr
+    assert {str(each.relative_to(tmp_path / "back")): each.read_bytes() for each in (tmp_path / "back").rglob("*") if each.is_file()} == files
+    found = penstock.read_tree(f"{bucket}/up", storage_options=options)
+    assert {name: bytes(view) for name, view in found.items()} == files
+
+
 def test_a_model_is_found_in_a_folder(server, options, tmp_path):
     tensors = {"weight": numpy.arange(12, dtype=numpy.float32)}
     penstock.safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")

@@ -22,7 +22,6 @@ using clock = std::chrono::steady_clock;
 
 constexpr unsigned first_threads = 16;  // for cached files on two cores, within 5% of two threads
 constexpr unsigned most_threads = 128;
-constexpr rlim_t descriptors_per_thread = 4;
 // The number is changed after at least this long, and once each thread has finished a step on average.
 constexpr std::chrono::milliseconds shortest_trial{10};
 constexpr double least_gain = 1.15;       // of twice as many threads
@@ -115,10 +114,10 @@ class crew {
 
 }  // namespace
 
-unsigned most_crew_threads() noexcept {
+unsigned most_crew_threads(unsigned descriptors) noexcept {
   rlimit open_files{};
   if (::getrlimit(RLIMIT_NOFILE, &open_files) != 0) return most_threads;
-  return static_cast<unsigned>(std::clamp<rlim_t>(open_files.rlim_cur / descriptors_per_thread, 1, most_threads));
+  return static_cast<unsigned>(std::clamp<rlim_t>(open_files.rlim_cur / descriptors, 1, most_threads));
 }
 
 void run_in_crew(unsigned most, const std::function<bool(bool is_caller)>& step) { crew(most, step).run(); }

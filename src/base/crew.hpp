@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// Returns 128, or fewer if the limit on open files is low.
-unsigned most_crew_threads() noexcept;
+// Returns 128, or fewer if the limit on open files is low. descriptors: of each thread.
+unsigned most_crew_threads(unsigned descriptors = 4) noexcept;
 
 // Calls step(is_caller) on the calling thread and others, each until a call returns false, and waits for them. If threads cannot be
 // started, the others do the work. step: must not throw; is_caller is true on the calling thread. most: the maximum number of threads.

@@ -456,11 +456,12 @@ TEST(cp, does_not_go_through_a_link_to_a_folder_that_stands_where_a_folder_is_to
   EXPECT_EQ(text_in(root + "/outside/file"), "old");
 }
 
-// A bucket with these keys below p/, each of which has the content "new".
+// A bucket with these keys below p/. Each object has the content "new", except for those that mark folders.
 class bucket_of {
  public:
   explicit bucket_of(const words& keys) {
-    for (const auto& each : keys) list_ += "<Contents><Key>p/" + each + "</Key><Size>3</Size></Contents>";
+    for (const auto& each : keys)
+      list_ += fmt::format("<Contents><Key>p/{}</Key><Size>{}</Size></Contents>", each, each.ends_with('/') ? 0 : content_.size());
     server_.set_answer([this](const testing::web_request& asked, const testing::web_server::client& to) {
       const bool lists = asked.target.find("list-type=2") != std::string::npos;
       const auto body = "<ListBucketResult>" + list_ + "</ListBucketResult>";

@@ -159,14 +159,16 @@ status copy_by_lanes(const engine& owner, int from_fd, int to_fd, const std::str
   return error.ok() ? pipeline.finish() : error;
 }
 
-status copy_plainly(int from_fd, int to_fd, const std::string& from, const std::string& to, std::uint64_t size, std::uint64_t& copied) {
-  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(std::min(size, small_file));
-  return for_each_piece(from_fd, from, size, [&](std::uint64_t offset, std::uint64_t length) {
+status copy_plainly(int from_fd, int to_fd, const std::string& from, const std::string& to, bool has_holes, copied_file& out) {
+  // Reused, because new memory of this size takes page faults. Only the pages that files fill are allocated.
+  thread_local const auto buffer = std::make_unique_for_overwrite<std::byte[]>(small_file);
+  const auto copy = [&](std::uint64_t offset, std::uint64_t length) {
     const auto bytes = std::span(buffer.get(), length);
-    copied += length;
+    out.copied += length;
     status error = read_plainly(from_fd, from, offset, bytes);
     return error.ok() ? write_plainly(to_fd, to, offset, bytes) : error;
-  });
+  };
+  return has_holes ? for_each_piece(from_fd, from, out.bytes, copy) : copy(0, out.bytes);
 }
 
 status copy_object_bytes(const engine& owner, const file& source, int to_fd, const std::string& to, std::uint64_t size) {
@@ -215,6 +217,15 @@ status copy_object_to_end(const file& target, const std::string& from, std::uint
   });
 }
 
+// For small files, several of which are copied at once.
+status copy_object_whole(const file& source, const file& target, std::uint64_t size) {
+  std::vector<std::byte> buffer(size);
+  const io_result read = source.read(buffer.data(), size, 0);
+  if (!read.ok()) return read.error;
+  if (read.bytes_done < size) return {errc::io, fmt::format("{} was truncated while being read", source.path())};
+  return target.write(buffer.data(), size, 0).error;
+}
+
 status copy_object_pieces(const file& source, const file& target, std::uint64_t size, std::size_t slots) {
   progress_bar bar("copying", source.path(), size);
   copy_pipeline pipeline(source, target, source.path(), slots);
@@ -234,23 +245,33 @@ status has_size(int fd, const std::string& path, off_t size) {
 }
 
 // Copies all of the source. out contains its size, which is corrected if there turns out to be more data.
-status copy_bytes(const engine& owner, int from_fd, int to_fd, const std::string& from, const std::string& to, copied_file& out) {
-  const auto size = static_cast<off_t>(out.bytes);
+status copy_bytes(const engine& owner, const opened_source& source, int to_fd, const std::string& from, const std::string& to,
+                  copied_file& out) {
+  constexpr blkcnt_t block_bytes = 512;
+  const int from_fd = source.fd.get();
+  const bool has_holes = source.facts.st_blocks * block_bytes < source.facts.st_size;
   status error;
   if (out.bytes == 0) {
     error = take_to_end(from_fd, from, out.copied,
                         [&](std::uint64_t offset, std::span<const std::byte> bytes) { return write_plainly(to_fd, to, offset, bytes); });
     out.bytes = out.copied;
   } else if (out.bytes < small_file && owner.options().bytes_per_second == 0) {
-    error = copy_plainly(from_fd, to_fd, from, to, out.bytes, out.copied);
+    error = copy_plainly(from_fd, to_fd, from, to, has_holes, out);
   } else {
     error = copy_by_lanes(owner, from_fd, to_fd, from, to, out.bytes, out.copied);
   }
-  if (error.ok()) error = has_size(from_fd, from, size);
+  if (!error.ok() || out.copied == out.bytes) return error;
+  error = has_size(from_fd, from, source.facts.st_size);
   // A hole at the end is created by setting the size.
-  if (error.ok() && out.copied < out.bytes && ::ftruncate(to_fd, static_cast<off_t>(out.bytes)) != 0)
+  if (error.ok() && ::ftruncate(to_fd, static_cast<off_t>(out.bytes)) != 0)
     error = status::from_errno(errno, fmt::format("set the size of {}", to));
   return error;
+}
+
+// Shares blocks if the file system can.
+void clone_bytes(int from_fd, int to_fd, copied_file& out) {
+  out.cloned = ::ioctl(to_fd, FICLONE, from_fd) == 0;
+  out.may_clone = out.cloned || (errno != EOPNOTSUPP && errno != EXDEV);
 }
 
 // --- names, modes and verification
@@ -327,29 +348,46 @@ status preserve_facts(int fd, const struct stat& like, const std::string& path) 
   return status::from_errno(why, fmt::format("{} was copied, but its {} could not be set", path, missing));
 }
 
-result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how) {
+result<opened_source> open_source(const std::string& from, int folder) {
   // O_NONBLOCK: refuse a FIFO instead of waiting for it.
-  const owned_fd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (source.get() < 0) return status::from_errno(errno, fmt::format("open {}", from));
-  struct stat info {};
-  if (::fstat(source.get(), &info) != 0) return status::from_errno(errno, from);
-  if (!S_ISREG(info.st_mode)) return status(errc::not_a_file, fmt::format("{} is not a regular file", from));
-  if (status error = may_replace(from, to, info); !error.ok()) return error;
+  constexpr int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+  opened_source made{
+      owned_fd(folder < 0 ? ::open(from.c_str(), flags) : ::openat(folder, from.c_str() + from.rfind('/') + 1, flags | O_NOFOLLOW))};
+  if (made.fd.get() < 0) return status::from_errno(errno, fmt::format("open {}", from));
+  if (::fstat(made.fd.get(), &made.facts) != 0) return status::from_errno(errno, from);
+  if (!S_ISREG(made.facts.st_mode)) return status(errc::not_a_file, fmt::format("{} is not a regular file", from));
+  return made;
+}
+
+result<copied_file> copy_file(const engine& owner, const std::string& from, const std::string& to, const copy_options& how) {
+  const auto source = open_source(from);
+  return source ? copy_file(owner, *source, from, to, how) : source.error();
+}
+
+result<copied_file> copy_file(const engine& owner, const opened_source& source, const std::string& from, const std::string& to,
+                              const copy_options& how, int target_folder) {
+  const struct stat& info = source.facts;
+  if (target_folder < 0) {
+    if (status error = may_replace(from, to, info); !error.ok()) return error;
+  }
   // Like cp: an existing file keeps its mode; a new one gets the mode of the source, minus the umask.
-  pending_file_options facts{.new_mode = info.st_mode & 0777};
+  pending_file_options facts{.new_mode = info.st_mode & 0777, .folder = target_folder};
   if (how.preserve) facts.mode = 0600;  // until the mode of the source is set
   auto pending = pending_file::create(to, facts);
   if (!pending) return pending.error();
 
   copied_file out;
   out.bytes = static_cast<std::uint64_t>(info.st_size);
-  out.cloned = how.clone && out.bytes > 0 && ::ioctl(pending->descriptor(), FICLONE, source.get()) == 0;
+  if (how.clone && out.bytes > 0) clone_bytes(source.fd.get(), pending->descriptor(), out);
   status error;
-  if (!out.cloned) error = copy_bytes(owner, source.get(), pending->descriptor(), from, to, out);
+  if (!out.cloned) error = copy_bytes(owner, source, pending->descriptor(), from, to, out);
   if (error.ok() && how.verify) error = read_back(owner, from, to, pending->descriptor(), out.bytes);
   if (error.ok() && how.preserve) out.not_preserved = preserve_facts(pending->descriptor(), info, to);
   // Flushes mode and times as well.
   if (error.ok() && how.to_disk && ::fsync(pending->descriptor()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
+  struct stat made {};
+  if (error.ok() && ::fstat(pending->descriptor(), &made) != 0) error = status::from_errno(errno, to);
+  out.identity = {made.st_dev, made.st_ino};
   if (error.ok() && interrupted()) error = copy_stopped();
   // Folders are synced once all of their files exist.
   if (error.ok()) error = pending->publish({.replace = !how.keep_existing, .durable = false});
@@ -371,38 +409,44 @@ result<copied_file> copy_object(const engine& owner, const remote_object& from, 
   pending_file_options place;
   place.folder = folder;
   auto pending = pending_file::create(to, place);
-  if (!pending) return pending.error();
+  if (!pending) return pending.error().with_context(fmt::format("copy {} to {}", source->path(), to));
   copied_file out{.bytes = *size, .copied = *size};
   status error = *size < small_object ? copy_object_plainly(*source, pending->descriptor(), to, *size)
                                       : copy_object_bytes(owner, *source, pending->descriptor(), to, *size);
   if (error.ok() && how.verify) error = read_back(owner, url, to, pending->descriptor(), *size);
   if (error.ok() && how.to_disk && ::fsync(pending->descriptor()) != 0) error = status::from_errno(errno, fmt::format("fsync {}", to));
+  struct stat made {};
+  if (error.ok() && ::fstat(pending->descriptor(), &made) != 0) error = status::from_errno(errno, to);
+  out.identity = {made.st_dev, made.st_ino};
   if (error.ok() && interrupted()) error = copy_stopped();
   if (error.ok()) error = pending->publish({.replace = !how.keep_existing, .durable = false});
   if (!error.ok()) return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", source->path(), to));
   return out;
 }
 
-result<copied_file> copy_to_object(const engine& owner, const std::string& from, const std::string& to, const copy_options& how) {
+result<copied_file> copy_to_object(const engine& owner, const remote_object& what, const std::string& to, const copy_options& how) {
+  const std::string& from = what.url;
   const auto failed = [&](const status& error) {
     return error.code() == errc::cancelled ? error : error.with_context(fmt::format("copy {} to {}", shown_name(from), to));
   };
   if (how.preserve) return failed({errc::unsupported, "modes, times and owners cannot be preserved in objects"});
   const open_options past_the_cache{.cache = cache_use::bypass};
-  auto source = is_url(from) ? owner.open_remote(from, how.server, past_the_cache) : owner.open(from, past_the_cache);
+  remote_options known = how.server;
+  known.size = what.size;
+  auto source = is_url(from) ? owner.open_remote(from, known, past_the_cache) : owner.open(from, past_the_cache);
   if (!source) return failed(source.error());
   const auto size = source->size();
   if (!size) return failed(size.error());
   const bool may_have_more = *size == 0 && !is_url(from);  // more than the reported size
-  remote_options known = how.server;
   if (!may_have_more) known.size = *size;
   auto pending = pending_file::create(owner, to, {.remote = known});
   if (!pending) return failed(pending.error());
   auto target = pending->open(owner);
   if (!target) return failed(target.error());
   std::uint64_t bytes = *size;
-  status error = may_have_more ? copy_object_to_end(*target, from, bytes)
-                               : copy_object_pieces(*source, *target, bytes, is_url(from) ? slots_of_server() : copy_slots);
+  status error = may_have_more          ? copy_object_to_end(*target, from, bytes)
+                 : bytes < small_object ? copy_object_whole(*source, *target, bytes)
+                                        : copy_object_pieces(*source, *target, bytes, is_url(from) ? slots_of_server() : copy_slots);
   if (const status closed = target->close(); error.ok()) error = closed;
   if (error.ok() && interrupted()) error = copy_stopped();
   if (error.ok()) error = pending->publish({.replace = !how.keep_existing});

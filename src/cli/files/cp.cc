@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <set>
 
 #include "base/crew.hpp"
+#include "base/key_path.hpp"
 #include "base/refused_call.hpp"
 #include "bench/meter.hpp"
 #include "cli/common/at_once.hpp"
@@ -55,9 +57,6 @@ std::string last_name(const std::string& path) {
   return name.substr(name.rfind('/') + 1);
 }
 
-// Returns the offset of the relative key in the URLs of a listing, which begin with s3:// or gs://.
-std::size_t key_offset(const std::string& folder) { return folder.size() - folder.find("://") + std::string_view("s3").size(); }
-
 bool is_folder(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
@@ -75,9 +74,9 @@ class copier {
 
   // For paths on the command line: follows links.
   void copy_named(const std::string& from, const std::string& to) {
-    if (is_url(to)) return copy_one_to_object(from, to);
     struct stat info {};
     const bool is_object = is_url(from);
+    if (is_url(to)) return how_.recursive && (is_object || is_folder(from)) ? copy_to_objects(from, to) : copy_one_to_object(from, to);
     if (is_object && how_.recursive) return copy_objects(from, to);
     if (!is_object && ::stat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, from));
     if (is_object || !S_ISDIR(info.st_mode)) {
@@ -107,8 +106,25 @@ class copier {
   [[nodiscard]] const cp_totals& totals() const { return totals_; }
 
  private:
+  // Folders that the first of their files opens, so that the kernel does not look up their paths for each file.
+  struct folder_pair {
+    std::once_flag once;
+    owned_fd from, to;
+    std::atomic<bool> may_clone{true};
+  };
   struct new_file {
     std::string from, to;
+    std::shared_ptr<folder_pair> in;
+  };
+  struct object_download {
+    remote_object from;
+    std::string to;
+    std::string folder;  // of the target, relative to the tree
+    bool is_new;         // there is nothing under the target's name
+  };
+  struct object_upload {
+    remote_object from;  // or a file's path
+    std::string to;
   };
   struct folder_to_finish {
     std::string path;
@@ -130,6 +146,11 @@ class copier {
     return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
   }
 
+  static std::string real_path(const std::string& path) {
+    std::error_code ignored;
+    return fs::weakly_canonical(path, ignored).string();
+  }
+
   void told(const std::string& from, const std::string& to) const {
     if (wanted_.verbose && !wanted_.output.json) say("{} -> {}\n", shown_name(from), to);
   }
@@ -141,7 +162,6 @@ class copier {
     if (made_.contains({info.st_dev, info.st_ino})) return true;
     return S_ISLNK(info.st_mode) && ::stat(to.c_str(), &info) == 0 && made_.contains({info.st_dev, info.st_ino});
   }
-  void note_made(const struct stat& info) { made_.insert({info.st_dev, info.st_ino}); }
 
   // Returns true if the path may be written. A file that this command created is not replaced by another source.
   bool may_make(const std::string& from, const std::string& to) {
@@ -158,19 +178,13 @@ class copier {
   void copy_one_file(const std::string& from, const std::string& to) {
     if (!may_make(from, to)) return;
     const auto copied = is_url(from) ? copy_object(owner_, {from, std::nullopt}, to, how_) : copy_file(owner_, from, to, how_);
-    note_copied(from, to, copied, made_at(to));
+    note_copied(from, to, copied);
   }
 
-  static std::optional<struct stat> made_at(const std::string& to) {
-    struct stat info {};
-    return ::stat(to.c_str(), &info) == 0 ? std::optional(info) : std::nullopt;
-  }
-
-  void note_copied(const std::string& from, const std::string& to, const result<copied_file>& copied,
-                   const std::optional<struct stat>& made) {
+  void note_copied(const std::string& from, const std::string& to, const result<copied_file>& copied) {
     if (!copied) return failed(copied.error());
     ++totals_.files;
-    if (made) note_made(*made);
+    made_.insert(copied->identity);
     totals_.bytes += copied->bytes;
     totals_.copied += copied->copied;
     totals_.cloned += copied->cloned ? 1 : 0;
@@ -179,12 +193,15 @@ class copier {
   }
 
   void copy_one_to_object(const std::string& from, const std::string& to) {
-    if (is_folder(from))
-      return failed(
-          {errc::unsupported, fmt::format("{} is a folder, and only files can be uploaded: list its files, as in {}/*", from, from)});
-    if (!objects_.insert(to).second)
-      return failed({errc::invalid_argument, fmt::format("{} would replace {}, which was just written", shown_name(from), to)});
-    const auto copied = copy_to_object(owner_, from, to, how_);
+    if (is_folder(from)) return failed({errc::invalid_argument, fmt::format("{} is a folder; use -r to copy it", from)});
+    if (may_upload(from, to)) note_uploaded(from, to, copy_to_object(owner_, {from, std::nullopt}, to, how_));
+  }
+  bool may_upload(const std::string& from, const std::string& to) {
+    if (objects_.insert(to).second) return true;
+    failed({errc::invalid_argument, fmt::format("{} would replace {}, which was just written", shown_name(from), to)});
+    return false;
+  }
+  void note_uploaded(const std::string& from, const std::string& to, const result<copied_file>& copied) {
     if (!copied && how_.keep_existing && is_there_already(copied.error())) {
       ++totals_.kept;
       return;
@@ -194,6 +211,55 @@ class copier {
     totals_.bytes += copied->bytes;
     totals_.copied += copied->copied;
     told(from, to);
+  }
+
+  // Copies a folder, or all objects below a URL, to the objects below another URL.
+  void copy_to_objects(const std::string& from, const std::string& to) {
+    if (how_.preserve)
+      return failed({errc::unsupported, fmt::format("copy {} to {}: modes, times and owners cannot be preserved in objects",
+                                                    shown_name(from), shown_name(to))});
+    std::vector<object_upload> uploads;
+    if (is_url(from)) {
+      const auto found = objects_below(from);
+      if (!found) return failed(found.error());
+      if (found->empty()) return copy_one_to_object(from, to);
+      for (const remote_object& each : *found)
+        uploads.push_back({each, url_of_folder(to) + std::string(key_below(url_of_folder(from), each.url))});
+    } else {
+      add_uploads(from, url_of_folder(to), real_path(from), uploads);
+    }
+    std::erase_if(uploads, [this](const object_upload& each) { return !may_upload(each.from.url, each.to); });
+    std::mutex lock;
+    copy_with_server(sizes_of(uploads), [&](std::size_t i) {
+      const auto& [source, target] = uploads[i];
+      const auto copied = copy_to_object(owner_, source, target, how_);
+      const std::lock_guard guard(lock);
+      note_uploaded(source.url, target, copied);
+    });
+  }
+
+  // Adds all files below a folder. Objects cannot be links, so a link to a file inside `whole`, the folder's real path, is copied as a
+  // file.
+  void add_uploads(const std::string& from, const std::string& to, const std::string& whole, std::vector<object_upload>& uploads) {
+    for (const auto& [name, is_file] : names_in(from)) {
+      if (interrupted()) return;
+      const std::string path = (fs::path(from) / name).string();
+      struct stat info {};
+      if (::lstat(path.c_str(), &info) != 0) {
+        failed(status::from_errno(errno, path));
+        continue;
+      }
+      const bool is_link = S_ISLNK(info.st_mode);
+      if (is_link && (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || !lies_in(whole, path))) {
+        failed({errc::not_a_file, fmt::format("{} was not copied: it is a link to something other than a file inside {}", path, whole)});
+      } else if (S_ISDIR(info.st_mode)) {
+        add_uploads(path, to + name + "/", whole, uploads);
+      } else if (S_ISREG(info.st_mode)) {
+        uploads.push_back({{path, static_cast<std::uint64_t>(info.st_size)}, to + name});
+      } else {
+        failed({errc::not_a_file, fmt::format("{} was not copied: it is not a file, a folder or a link", path)});
+      }
+    }
   }
 
   void copy_link(const std::string& from, const std::string& to) {
@@ -217,54 +283,102 @@ class copier {
       return failed(status::from_errno(number, fmt::format("rename to {}", to)));
     }
     ++totals_.links;
-    if (::lstat(to.c_str(), &there) == 0) note_made(there);
+    if (::lstat(to.c_str(), &there) == 0) made_.insert({there.st_dev, there.st_ino});
     told(from, to);
+  }
+
+  // Returns no objects if the server cannot list any.
+  result<std::vector<remote_object>> objects_below(const std::string& url) {
+    auto found = owner_.list_remote(url_of_folder(url), how_.server);
+    const bool is_unlisted = !found && (found.error().code() == errc::unsupported || found.error().code() == errc::invalid_argument);
+    return is_unlisted ? std::vector<remote_object>() : std::move(found);
+  }
+
+  template <class Copy>
+  static std::vector<std::optional<std::uint64_t>> sizes_of(const std::vector<Copy>& copies) {
+    std::vector<std::optional<std::uint64_t>> sizes;
+    for (const Copy& each : copies) sizes.push_back(each.from.size);
+    return sizes;
   }
 
   // Copies all objects below a URL, or the object with this URL if there are none.
   void copy_objects(const std::string& from, const std::string& to) {
-    const std::string folder = from.ends_with('/') ? from : from + "/";
-    auto found = owner_.list_remote(folder, how_.server);
-    if (!found && found.error().code() != errc::unsupported && found.error().code() != errc::invalid_argument) return failed(found.error());
-    if (!found || found->empty()) {
+    auto found = objects_below(from);
+    if (!found) return failed(found.error());
+    if (found->empty()) {
       copy_one_file(from, to);
       return sync_folder_of(to);
     }
     const auto tree = folder_tree::open(to);
     if (!tree) return failed(tree.error());
-    std::vector<object_copy> copies;
-    for (remote_object& each : *found) {
-      const std::string name = each.url.substr(std::min(key_offset(folder), each.url.size()));
-      if (auto target = target_of(each, name, *tree)) copies.push_back({std::move(each), *std::move(target)});
-    }
-    cli::copy_objects(owner_, copies, *tree, how_, [this](const object_copy& each, const result<copied_file>& copied) {
-      note_copied(each.from.url, each.to.path, copied, made_at(each.to.path));
-      if (copied) sync_folder_of(each.to.path);
+    auto copies = targets_of(url_of_folder(from), *std::move(found), *tree);
+    std::mutex lock;
+    std::vector<object_download*> later;  // whose targets appeared in the meantime
+    copy_with_server(sizes_of(copies), [&](std::size_t i) {
+      auto how = how_;
+      how.keep_existing = how.keep_existing || copies[i].is_new;
+      const auto copied = copy_below(copies[i], *tree, how);
+      const std::lock_guard guard(lock);
+      if (!copied && is_there_already(copied.error())) {
+        later.push_back(&copies[i]);
+      } else {
+        note_download(copies[i], copied);
+      }
     });
+    // Such a target may be this command's copy of another object, if the file system ignores case.
+    for (const object_download* each : later) {
+      if (may_make(each->from.url, each->to)) note_download(*each, copy_below(*each, *tree, how_));
+    }
+  }
+  result<copied_file> copy_below(const object_download& what, const folder_tree& tree, const copy_options& how) {
+    auto folder = tree.enter(what.folder);
+    if (!folder) return folder.error().with_context(fmt::format("copy {} to {}", shown_name(what.from.url), what.to));
+    return copy_object(owner_, what.from, what.to, how, folder->get());
+  }
+  void note_download(const object_download& what, const result<copied_file>& copied) {
+    note_copied(what.from.url, what.to, copied);
+    if (copied) sync_folder_of(what.to);
   }
 
-  // Returns the target of an object; nullopt if it is not copied. name: the key relative to the copied folder; a name that ends with "/"
-  // denotes a folder.
-  std::optional<object_target> target_of(const remote_object& from, const std::string& name, const folder_tree& tree) {
-    const auto refuse = [&](const status& why) {
-      failed(why);
-      return std::nullopt;
-    };
-    const fs::path below(name);
-    if (below.is_absolute() || name.find('\0') != std::string::npos || std::find(below.begin(), below.end(), "..") != below.end())
-      return refuse(
-          {errc::invalid_argument, fmt::format("{} was not copied: its key is not a relative path inside a folder", shown_name(from.url))});
-    const fs::path inner = below.lexically_normal();
-    object_target target{(fs::path(tree.path()) / inner).string(), inner.parent_path().string()};
-    if (name.empty() || name.ends_with('/')) {
-      auto made = tree.enter(inner.string());
-      return made ? std::nullopt : refuse(made.error());
+  // Returns the objects to copy and their targets, and creates folders for objects that only mark them. folder: the URL of the objects.
+  std::vector<object_download> targets_of(const std::string& folder, std::vector<remote_object> found, const folder_tree& tree) {
+    std::vector<object_download> copies;
+    std::set<std::string> inner;              // folders of objects
+    std::set<std::pair<dev_t, ino_t>> there;  // targets
+    for (remote_object& each : found) {
+      const auto refuse = [&](std::string_view why) {
+        failed({errc::invalid_argument, fmt::format("{} was not copied: {}", shown_name(each.url), why)});
+      };
+      const auto at = path_of_key(key_below(folder, each.url));
+      if (!at) {
+        refuse(at.error().message());
+        continue;
+      }
+      const std::string parent = at->is_folder ? at->path : fs::path(at->path).parent_path().string();
+      for (fs::path outer = parent; !outer.empty() && inner.insert(outer.string()).second;) outer = outer.parent_path();
+      if (at->is_folder && each.size.value_or(0) > 0) {
+        refuse("its key ends with a slash, but it is not empty");
+      } else if (at->is_folder) {
+        if (auto made = tree.enter(at->path); !made) failed(made.error().with_context(fmt::format("copy {}", shown_name(each.url))));
+      } else {
+        copies.push_back({std::move(each), (fs::path(tree.path()) / at->path).string(), parent, true});
+      }
     }
-    if (!may_make(from.url, target.path)) return std::nullopt;
-    if (!targets_.insert(target.path).second)
-      return refuse(
-          {errc::invalid_argument, fmt::format("{} and another object would both be copied to {}", shown_name(from.url), target.path)});
-    return target;
+    const auto is_left_out = [&](object_download& each) {
+      const auto refuse = [&](const std::string& why) {
+        failed({errc::invalid_argument, fmt::format("{} was not copied: {}", shown_name(each.from.url), why)});
+        return true;
+      };
+      if (inner.contains((fs::path(each.folder) / fs::path(each.to).filename()).string()))
+        return refuse(fmt::format("{} is the folder of other objects", each.to));
+      if (!may_make(each.from.url, each.to)) return true;
+      if (!targets_.insert(each.to).second) return refuse(fmt::format("another object is copied to {}", each.to));
+      struct stat info {};
+      if (::lstat(each.to.c_str(), &info) == 0) each.is_new = !there.insert({info.st_dev, info.st_ino}).second;
+      return false;
+    };
+    std::erase_if(copies, is_left_out);
+    return copies;
   }
 
   // Makes the folder writable while files are copied into it, whatever its final mode.
@@ -318,47 +432,47 @@ class copier {
     const std::uint64_t before = totals_.folders;
     if (status error = make_folder(from, to, info); !error.ok()) return failed(error);
     const bool is_new = totals_.folders > before;
-    std::vector<std::pair<std::string, bool>> names;  // each with true if the listing says that it is a file
-    std::error_code error, unknown;
-    for (fs::directory_iterator each(from, error); !error && each != fs::directory_iterator(); each.increment(error))
-      names.emplace_back(each->path().filename().string(), !each->is_symlink(unknown) && each->is_regular_file(unknown));
-    if (error) failed(status::from_errno(error.value(), fmt::format("list {}", from)));
-    std::sort(names.begin(), names.end());
-    for (const auto& [name, is_file] : names) {
+    const auto in = std::make_shared<folder_pair>();
+    for (const auto& [name, is_file] : names_in(from)) {
       if (interrupted()) return;
       // A new target folder is empty, so such a file needs no system calls now. On a network file system, each one takes milliseconds.
-      is_file&& is_new&& wanted_.bytes_per_second == 0 ? copy_later(from + "/" + name, to + "/" + name)
-                                                       : copy_entry(from + "/" + name, to + "/" + name);
+      is_file&& is_new&& wanted_.bytes_per_second == 0 ? copy_later(from + "/" + name, to + "/" + name, in)
+                                                       : copy_entry(from + "/" + name, to + "/" + name, in);
     }
     folders_.push_back({to, info, is_new});
   }
 
+  // Returns the names in a folder, sorted, each with true if the listing says that it is a file.
+  std::vector<std::pair<std::string, bool>> names_in(const std::string& folder) {
+    std::vector<std::pair<std::string, bool>> names;
+    std::error_code error, unknown;
+    for (fs::directory_iterator each(folder, error); !error && each != fs::directory_iterator(); each.increment(error))
+      names.emplace_back(each->path().filename().string(), !each->is_symlink(unknown) && each->is_regular_file(unknown));
+    if (error) failed(status::from_errno(error.value(), fmt::format("list {}", folder)));
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
   // Queues a file whose target does not exist yet. Small files are copied concurrently, because one at a time cannot keep a disk busy.
-  void copy_later(const std::string& from, const std::string& to) {
+  void copy_later(const std::string& from, const std::string& to, const std::shared_ptr<folder_pair>& in) {
     constexpr std::size_t most_later = 10000;
-    new_files_.push_back({from, to});
+    new_files_.push_back({from, to, in});
     if (new_files_.size() == most_later) copy_new_files();
   }
   void copy_new_files() {
     auto how = how_;
     how.keep_existing = true;
     std::mutex lock;
-    std::vector<std::size_t> others;  // large files, and files that appeared in the meantime
-    run_at_once(new_files_.size(), steps_at_once(small_file, most_crew_threads()), [&](std::size_t i) {
-      const auto& [from, to] = new_files_[i];
-      struct stat info {};
-      if (::lstat(from.c_str(), &info) == 0 && (!S_ISREG(info.st_mode) || static_cast<std::uint64_t>(info.st_size) >= small_file)) {
-        const std::lock_guard guard(lock);
-        others.push_back(i);
-        return;
-      }
-      const auto copied = copy_file(owner_, from, to, how);
-      const auto made = made_at(to);  // before the lock, because it may take a while
+    std::vector<std::size_t> others;     // large files, and files that appeared in the meantime
+    constexpr unsigned descriptors = 8;  // of each thread: both files and folders, copies of two, and a reserve
+    run_at_once(new_files_.size(), steps_at_once(small_file, most_crew_threads(descriptors)), [&](std::size_t i) {
+      const auto copied = copy_new_file(new_files_[i], how);
+      new_files_[i].in.reset();
       const std::lock_guard guard(lock);
-      if (!copied && is_there_already(copied.error())) {
+      if (!copied || (!*copied && is_there_already(copied->error()))) {
         others.push_back(i);
       } else {
-        note_copied(from, to, copied, made);
+        note_copied(new_files_[i].from, new_files_[i].to, *copied);
       }
     });
     // A target that appeared in the meantime may be this command's copy of another file, if the file system ignores case.
@@ -366,15 +480,29 @@ class copier {
     for (const std::size_t i : others) copy_one_file(new_files_[i].from, new_files_[i].to);
     new_files_.clear();
   }
+  // Returns nullopt for a large file.
+  std::optional<result<copied_file>> copy_new_file(const new_file& what, copy_options how) const {
+    std::call_once(what.in->once, [&] {
+      what.in->from = owned_fd(::open(fs::path(what.from).parent_path().c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+      what.in->to = owned_fd(::open(fs::path(what.to).parent_path().c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    });
+    const auto source = open_source(what.from, what.in->from.get());
+    if (!source) return source.error();
+    if (static_cast<std::uint64_t>(source->facts.st_size) >= small_file) return std::nullopt;
+    how.clone = how.clone && what.in->may_clone;
+    auto copied = copy_file(owner_, *source, what.from, what.to, how, what.in->to.get());
+    if (copied && !copied->may_clone) what.in->may_clone = false;
+    return copied;
+  }
 
-  void copy_entry(const std::string& from, const std::string& to) {
+  void copy_entry(const std::string& from, const std::string& to, const std::shared_ptr<folder_pair>& in) {
     struct stat info {};
     if (::lstat(from.c_str(), &info) != 0) return failed(status::from_errno(errno, from));
     if (S_ISDIR(info.st_mode)) return copy_folder(from, to, info);
     if (S_ISLNK(info.st_mode)) return copy_link(from, to);
     const bool is_small = static_cast<std::uint64_t>(info.st_size) < small_file && wanted_.bytes_per_second == 0;
     if (struct stat there{}; S_ISREG(info.st_mode) && is_small && ::lstat(to.c_str(), &there) != 0 && errno == ENOENT)
-      return copy_later(from, to);
+      return copy_later(from, to, in);
     if (S_ISREG(info.st_mode)) return copy_one_file(from, to);
     failed({errc::not_a_file, fmt::format("{} was not copied: it is not a file, a folder or a link", from)});
   }
@@ -388,6 +516,7 @@ class copier {
   std::set<std::string> targets_;           // paths that objects are copied to
   std::set<std::string> objects_;           // URLs of objects that this command wrote
   std::vector<new_file> new_files_;
+  std::size_t open_folders_ = 0;           // of new_files_
   std::vector<folder_to_finish> folders_;  // inner ones first
 };
 

@@ -1,0 +1,220 @@
+"""penstock cp -r: folders of objects on an S3 server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.__main__ import command
+
+from .object_server import FAULTS, FOLDER, KEY, TREE, Fault, ObjectServer, below, serving_objects
+
+
+@pytest.fixture
+def server() -> Iterator[ObjectServer]:
+    with serving_objects(TREE | {"q/other": b"other", "p.txt": b"beside"}) as up:
+        yield up
+
+
+def cp(server: ObjectServer, *words: object) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | server.environment
+    return subprocess.run([command(), "cp", *map(str, words)], capture_output=True, text=True, timeout=60, env=environment)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(folder)): each.read_bytes() for each in sorted(folder.rglob("*")) if each.is_file()}
+
+
+def fill(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_a_copy_with_a_fault_keeps_the_others_and_can_be_repeated(server: ObjectServer, what: str, tmp_path: Path) -> None:
+    faults, message = FAULTS[what]
+    server.faults[KEY] = list(faults)
+    fill(tmp_path, {f"to/{KEY}": b"old"})
+    ended = cp(server, "-r", FOLDER, tmp_path / "to")
+    expected = below("p/", TREE)
+    if message is not None:
+        assert ended.returncode == 1
+        assert KEY in ended.stderr and ended.stdout.startswith("199 files"), ended
+        assert contents(tmp_path / "to" / "p") == expected | {KEY.removeprefix("p/"): b"old"}
+        server.faults.clear()
+        server.objects |= TREE
+        ended = cp(server, "-r", FOLDER, tmp_path / "to")
+    assert ended.returncode == 0, ended.stderr
+    assert contents(tmp_path / "to" / "p") == expected
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_list_that_fails_is_an_error(server: ObjectServer, status: int, tmp_path: Path) -> None:
+    server.faults[""] = [status]
+    ended = cp(server, "-r", FOLDER, tmp_path / "to")
+    assert ended.returncode == 1 and "list s3://bucket/p/" in ended.stderr
+
+
+# Keys of a stranger; each must be refused by its name, and must not change anything outside of the folder.
+STRANGERS = ["../up", "a/../../up", "/etc/up", "..", "a/..", "a/.", "a/", "x" * 300, "one/inside"]
+
+
+@pytest.mark.parametrize("key", STRANGERS)
+def test_a_key_of_a_stranger_stays_inside(server: ObjectServer, key: str, tmp_path: Path) -> None:
+    server.objects = {"p/one": b"1", "p/two": b"2", f"p/{key}": b"stranger"}
+    ended = cp(server, "-r", FOLDER, tmp_path / "in" / "to")
+    assert ended.returncode == 1
+    assert any(f"bucket/p/{each}" in ended.stderr for each in (key, "one")), ended.stderr
+    kept = {"one/inside": b"stranger"} if key == "one/inside" else {"one": b"1"}
+    assert contents(tmp_path) == {f"in/to/{name}": content for name, content in ({"two": b"2"} | kept).items()}
+
+
+def test_two_keys_of_one_path_are_refused(server: ObjectServer, tmp_path: Path) -> None:
+    server.objects = {"p/a/b": b"1", "p/a//b": b"2", "p/c": b"3"}
+    ended = cp(server, "-r", FOLDER, tmp_path / "to")
+    assert ended.returncode == 1 and "p/a/b" in ended.stderr
+    assert contents(tmp_path / "to") in ({"a/b": b"1", "c": b"3"}, {"a/b": b"2", "c": b"3"})
+
+
+@pytest.mark.parametrize("when", ["new", "again"])
+def test_keys_that_are_one_name_for_the_file_system_do_not_replace_each_other(server: ObjectServer, when: str, tmp_path: Path) -> None:
+    """A folder that is mounted twice has such names, as all of a file system that ignores case."""
+    upper, lower = (tmp_path / "to" / "p" / name for name in "Aa")
+    upper.mkdir(parents=True)
+    lower.mkdir()
+    mounted = subprocess.run(["mount", "--bind", upper, lower], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this process may not mount")
+    try:
+        server.objects = {"p/A/x": b"1", "p/other": b"2"}
+        if when == "again":
+            assert cp(server, "-r", FOLDER, tmp_path / "to").returncode == 0
+        server.objects["p/a/x"] = b"3"
+        ended = cp(server, "-r", FOLDER, tmp_path / "to")
+    finally:
+        subprocess.run(["umount", lower], check=True)
+    assert ended.returncode == 1
+    assert "/x would replace" in ended.stderr and "s3://bucket/p/" in ended.stderr
+    assert (upper / "x").read_bytes() in (b"1", b"3")
+    assert (upper.parent / "other").read_bytes() == b"2"
+
+
+def test_a_folder_goes_up_and_comes_down(server: ObjectServer, tmp_path: Path) -> None:
+    files = below("p/", TREE) | {"large": os.urandom(9 << 20), "a b/c+%41#?": b"odd", "\u00e4": b"umlaut"}
+    fill(tmp_path / "from", files)
+    for target, prefix in (("s3://bucket/up", "up/"), ("s3://bucket/into/", "into/from/")):
+        ended = cp(server, "-r", tmp_path / "from", target)
+        if "large" in ended.stderr:  # this server takes no parts
+            (tmp_path / "from" / "large").unlink()
+            del files["large"]
+            ended = cp(server, "-r", tmp_path / "from", target)
+        assert ended.returncode == 0, ended.stderr
+        assert below(prefix, server.objects) == files
+    assert cp(server, "-r", "s3://bucket/up", tmp_path / "back").returncode == 0
+    assert contents(tmp_path / "back") == files
+    ended = cp(server, "-r", "s3://bucket/up", "s3://other/copy/")
+    assert ended.returncode == 0, ended.stderr
+    assert below("copy/up/", server.objects) == files
+
+
+def test_a_small_file_goes_up_with_one_request(server: ObjectServer, tmp_path: Path) -> None:
+    fill(tmp_path / "from", {str(i): b"x" * (i + 1) for i in range(300)})
+    server.asked.clear()
+    assert cp(server, "-r", tmp_path / "from", "s3://bucket/up").returncode == 0
+    assert sorted(server.asked) == sorted(("PUT", f"up/{i}") for i in range(300))
+    assert 4 <= server.most_at_once <= 64
+
+
+UPLOAD_FAULTS: dict[str, tuple[list[Fault], bool]] = {"forbidden": ([403], False), "busy once": ([503], True), "busy for ever": ([503] * 100, False)}
+
+
+@pytest.mark.parametrize("what", UPLOAD_FAULTS)
+def test_an_upload_with_a_fault_keeps_the_others_and_can_be_repeated(server: ObjectServer, what: str, tmp_path: Path) -> None:
+    faults, works = UPLOAD_FAULTS[what]
+    files = {str(i): str(i).encode() * 100 for i in range(50)}
+    fill(tmp_path / "from", files)
+    server.objects["up/7"] = b"old"
+    server.faults["up/7"] = list(faults)
+    ended = cp(server, "-r", tmp_path / "from", "s3://bucket/up")
+    if not works:
+        assert ended.returncode == 1
+        assert "s3://bucket/up/7" in ended.stderr and ended.stdout.startswith("49 files"), ended
+        assert below("up/", server.objects) == files | {"7": b"old"}
+        server.faults.clear()
+        ended = cp(server, "-r", tmp_path / "from", "s3://bucket/up")
+    assert ended.returncode == 0, ended.stderr
+    assert below("up/", server.objects) == files
+
+
+def test_existing_objects_are_kept_if_asked(server: ObjectServer, tmp_path: Path) -> None:
+    fill(tmp_path / "from", {"a": b"new", "b": b"new"})
+    server.objects["up/a"] = b"old"
+    ended = cp(server, "-r", "-n", tmp_path / "from", "s3://bucket/up")
+    assert ended.returncode == 0 and "1 kept" in ended.stdout
+    assert below("up/", server.objects) == {"a": b"old", "b": b"new"}
+
+
+def _file_link(folder: Path) -> None:
+    (folder / "odd").symlink_to("kept")
+
+
+def _outside_link(folder: Path) -> None:
+    (folder / "odd").symlink_to("../outside")
+
+
+def _folder_link(folder: Path) -> None:
+    (folder / "odd").symlink_to(".")
+
+
+def _dangling_link(folder: Path) -> None:
+    (folder / "odd").symlink_to("nothing")
+
+
+def _fifo(folder: Path) -> None:
+    os.mkfifo(folder / "odd")
+
+
+def _bad_name(folder: Path) -> None:
+    (folder / os.fsdecode(b"odd\xff")).write_bytes(b"x")
+
+
+ODD: dict[str, Callable[[Path], None]] = {
+    "a link to a file inside": _file_link,
+    "a link out of the folder": _outside_link,
+    "a link to a folder": _folder_link,
+    "a link to nothing": _dangling_link,
+    "a FIFO": _fifo,
+    "a name that is not UTF-8": _bad_name,
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_what_cannot_be_an_object_is_named(server: ObjectServer, what: str, tmp_path: Path) -> None:
+    fill(tmp_path, {"from/kept": b"kept", "outside": b"secret"})
+    ODD[what](tmp_path / "from")
+    ended = cp(server, "-r", tmp_path / "from", "s3://bucket/up")
+    uploaded = below("up/", server.objects)
+    if what == "a link to a file inside":
+        assert ended.returncode == 0 and uploaded == {"kept": b"kept", "odd": b"kept"}
+    else:
+        assert ended.returncode == 1 and "odd" in ended.stderr
+        assert uploaded == {"kept": b"kept"}
+
+
+def test_a_folder_needs_recursion_and_has_no_modes(server: ObjectServer, tmp_path: Path) -> None:
+    fill(tmp_path / "from", {"a": b"1"})
+    ended = cp(server, tmp_path / "from", "s3://bucket/up")
+    assert ended.returncode == 1 and "use -r" in ended.stderr
+    ended = cp(server, "-r", "-p", tmp_path / "from", "s3://bucket/up")
+    assert ended.returncode == 1 and ended.stderr.count("cannot be preserved") == 1
+    shutil.rmtree(tmp_path / "from")
+    ended = cp(server, "-r", tmp_path / "from", "s3://bucket/up")
+    assert ended.returncode == 1 and "from" in ended.stderr
+    assert below("up/", server.objects) == {}
