@@ -2,13 +2,15 @@
 """Measures folders of small files, such as caches of compiled kernels: penstock.read_tree() and `penstock cp -r` compared with plain threads.
 
     bench/small_files_bench.py                            20,000 files of 4 to 200 KiB on the current folder's file system
-    bench/small_files_bench.py --folder /dev/shm --files 5000 --repeat 5 --cold --json FILE
+    bench/small_files_bench.py --folder /dev/shm /var/tmp --files 5000 --repeat 5 --json FILE
+    bench/small_files_bench.py --cold
     bench/small_files_bench.py --source FOLDER            an existing folder, for example on a network mount; nothing is created in it
 
 "plain N" is bench/plain_files.c with N threads: open, read into new memory, close; or open, read, create, write, close. It receives the
-names on standard input; Penstock lists the folder, and cp first creates each file under a hidden name. Each time is the best of --repeat runs taken in
-turn, with the CPU seconds of that run. "of best" is the speed relative to the fastest plain row. --cold drops the files' pages before each run, and as
-root also cached names and inodes. The contents are compared once. Requires a C compiler and the package penstock; --penstock sets the command for cp.
+names on standard input; Penstock lists the folder, and cp gives each file its name once it is complete. Each time is the best of --repeat runs taken in
+turn, with the CPU seconds of that run. "of best" is the speed relative to the fastest plain row, "of CPU" the CPU seconds of the plain row with the
+fewest relative to this row's: on a busy machine, times vary more than CPU seconds. --cold drops the files' pages before each run, and as
+root also cached names and inodes. The contents are compared once. Requires a C compiler and the package penstock; --penstock sets the program for cp.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from penstock.__main__ import command
 
 HERE = Path(__file__).resolve().parent
 SIZES = (4 << 10, 200 << 10)
@@ -73,17 +77,23 @@ def measured(command: list[str]) -> tuple[float, float]:
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("--folder", type=Path, default=Path("."))
+    ask.add_argument("--folder", type=Path, nargs="+", default=[Path(".")])
     ask.add_argument("--source", type=Path)
     ask.add_argument("--files", type=int, default=20_000)
     ask.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128])
     ask.add_argument("--repeat", type=int, default=3)
     ask.add_argument("--cold", action="store_true")
     ask.add_argument("--no-cp", action="store_true")
-    ask.add_argument("--penstock", default=shutil.which("penstock") or str(HERE.parent / "build/release/penstock"))
+    ask.add_argument("--penstock", default=command())
     ask.add_argument("--json", type=Path)
     args = ask.parse_args()
-    with tempfile.TemporaryDirectory(prefix="penstock-small-", dir=args.folder) as work:
+    found = {str(folder): measure(args, folder) for folder in args.folder}
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=2))
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, float]]:
+    with tempfile.TemporaryDirectory(prefix="penstock-small-", dir=folder) as work:
         source = args.source or Path(work) / "source"
         if args.source is None:
             source.mkdir()
@@ -123,10 +133,11 @@ def main() -> None:
                     shutil.rmtree(copies)
         print(f"{len(names)} files, {nbytes / 1e6:.0f} MB, {'cold' if args.cold else 'cached'}, {os.cpu_count()} cores, in {source}")
         for name, (seconds, cpu) in best.items():
-            fastest = min(each[0] for other, each in best.items() if other.startswith(name[:4]) and "plain" in other)
-            print(f"{name:26} {seconds:8.3f} s {len(names) / seconds:9.0f} files/s {cpu:7.3f} CPU s {fastest / seconds:6.2f} of best")
-        if args.json:
-            args.json.write_text(json.dumps({name: {"seconds": each[0], "cpu_seconds": each[1]} for name, each in best.items()}, indent=2))
+            plain_rows = [each for other, each in best.items() if other.startswith(name[:4]) and "plain" in other]
+            speed = f"{len(names) / seconds:9.0f} files/s {nbytes / seconds / 1e9:6.2f} GB/s"
+            of_best, of_cpu = min(plain_rows)[0] / seconds, min(each[1] for each in plain_rows) / cpu
+            print(f"{name:26} {seconds:8.3f} s {speed} {cpu:7.3f} CPU s {of_best:6.2f} of best {of_cpu:6.2f} of CPU")
+        return {name: {"seconds": seconds, "cpu_seconds": cpu, "bytes": nbytes} for name, (seconds, cpu) in best.items()}
 
 
 if __name__ == "__main__":
