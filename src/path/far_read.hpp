@@ -10,6 +10,7 @@
 
 #include "path/begun_reads.hpp"
 #include "path/data_path.hpp"
+#include "path/host_blocks.hpp"
 #include "penstock/status.hpp"
 #include "source/source.hpp"
 #include "source/turnstile.hpp"
@@ -24,7 +25,7 @@ class far_read final : public begun_read, public source::far_fill, public stagin
   // A slab, or host memory.
   struct memory {
     staging::lent_slab slab;
-    std::unique_ptr<std::byte[]> block{};
+    host_blocks::block block{};
     [[nodiscard]] std::byte* data() const noexcept { return slab ? slab.data() : block.get(); }
   };
   // Continues the path with the result, in the form in which source::fill() would return it. Runs on a lane; must not block.

@@ -38,7 +38,7 @@ class posix final : public data_path {
   bool run(job& item) override {
     if (!item.ranges.empty()) return run_ranges(item);
     if (item.way == way::far) {
-      far_read::begin(item, {{}, std::make_unique_for_overwrite<std::byte[]>(item.length)}, &posix::arrived);
+      far_read::begin(item, {{}, far_blocks_.take(item.length)}, &posix::arrived);
       return true;
     }
     if (item.on_disk_lane) {
@@ -130,6 +130,8 @@ class posix final : public data_path {
     item.owner->finished(item, total, {});
     return true;
   }
+
+  host_blocks far_blocks_;
 };
 
 // Cuts enough pieces for all lanes, but none so small that passing it to a lane costs more than reading it.
