@@ -59,7 +59,7 @@ void answer_times::time(std::int64_t took_ns) noexcept {
 }
 
 // Call with the lock held. If no read was held back, the file system might have reached a higher rate, so such a window can only raise the
-// depth.
+// depth. The same holds for the first windows, in which threads start and slabs are allocated.
 void answer_times::note_rate(std::int64_t now_ns) noexcept {
   const double rate = ended_in_window_ * 1e9 / static_cast<double>(now_ns - window_began_ns_);
   const bool was_full = was_full_.exchange(false, std::memory_order_relaxed);
@@ -69,7 +69,7 @@ void answer_times::note_rate(std::int64_t now_ns) noexcept {
   const double best = std::max(rate, *std::max_element(rates_.begin(), rates_.end()));
   const double under_way = best * static_cast<double>(read_ns() + handling_ns) / 1e9;
   const auto wanted = static_cast<unsigned>(std::clamp(spare * under_way + 1, 1.0, double{most_at_once}));
-  at_once_.store(was_full ? wanted : std::max(wanted, at_once()), std::memory_order_relaxed);
+  at_once_.store(was_full && windows_ >= remembered ? wanted : std::max(wanted, at_once()), std::memory_order_relaxed);
 }
 
 }  // namespace penstock::staging

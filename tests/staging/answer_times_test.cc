@@ -131,6 +131,16 @@ TEST(answer_times, the_depth_is_about_what_the_file_system_serves_at_once) {
   }
 }
 
+// Threads start and slabs are allocated in that time.
+TEST(answer_times, the_first_windows_do_not_reduce_the_depth) {
+  answer_times times;
+  served by(times, 10 * ms, 8);
+  by.read(40);
+  EXPECT_EQ(times.at_once(), answer_times::first_at_once);
+  by.read(1000);
+  EXPECT_LE(times.at_once(), 18U);
+}
+
 TEST(answer_times, the_depth_follows_a_file_system_that_serves_fewer_and_then_more) {
   answer_times times;
   served(times, 5 * ms, 100).read(5000);
