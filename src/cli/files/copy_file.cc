@@ -59,8 +59,7 @@ class copy_pipeline {
     }
     slot& next = slots_[added_ % slots_.size()];
     if (status error = end_of_write(next); !error.ok()) return error;
-    if (next.memory == nullptr) next.memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, copy_piece)));
-    if (next.memory == nullptr) return {errc::out_of_memory, "not enough memory for a copy buffer"};
+    if (status error = give_memory(next); !error.ok()) return error;
     next.offset = offset;
     next.length = length;
     next.under_way = source_.read_async(next.memory.get(), length, static_cast<std::int64_t>(offset));
@@ -88,6 +87,18 @@ class copy_pipeline {
     operation under_way;
     bool writes = false;
   };
+
+  // Prefers the memory of a completed write, whose pages have already been touched.
+  status give_memory(slot& next) {
+    if (next.memory != nullptr) return {};
+    for (slot& each : slots_) {
+      if (!each.writes || !each.under_way.done()) continue;
+      next.memory = std::move(each.memory);
+      return end_of_write(each);
+    }
+    next.memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, copy_piece)));
+    return next.memory == nullptr ? status(errc::out_of_memory, "not enough memory for a copy buffer") : status();
+  }
 
   status write_oldest() {
     slot& oldest = slots_[written_ % slots_.size()];

@@ -127,7 +127,7 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.direct_writes = from.facts().direct_writes;
   input.has_cached = from.cached_problem().ok();
   input.has_direct = from.direct_problem().ok();
-  if (comes_from_far(file, rest.is_write, options)) input.far_piece = file.turns(options)->piece_bytes(whole.length);
+  if (comes_from_far(file, rest.is_write, options)) input.far_piece = file.turns(options)->piece_bytes(whole.length, options.lanes);
   input.paths = &with.paths();
   input.forced = with.forced_path(options, place.on_device());
   input.device_in_use = place.via != nullptr;
