@@ -516,7 +516,6 @@ class copier {
   std::set<std::string> targets_;           // paths that objects are copied to
   std::set<std::string> objects_;           // URLs of objects that this command wrote
   std::vector<new_file> new_files_;
-  std::size_t open_folders_ = 0;           // of new_files_
   std::vector<folder_to_finish> folders_;  // inner ones first
 };
 
