@@ -17,6 +17,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <tuple>
 
 #include "cli/program.hpp"
 #include "cli/terminal.hpp"
@@ -631,6 +632,27 @@ INSTANTIATE_TEST_SUITE_P(each, cp_of_facts,
                          ::testing::Values(refused_facts{"owner", {SYS_fchown}}, refused_facts{"mode", {SYS_fchmod}},
                                            refused_facts{"times", {SYS_utimensat}}),
                          [](const auto& info) { return std::string(info.param.fact); });
+
+TEST(cp, small_files_are_copied_without_calls_that_a_sandbox_refuses) {
+  if (const auto why = testing::lacks_filters(); !why.empty()) GTEST_SKIP() << why;
+  for (const long call : {SYS_sendfile, SYS_linkat, SYS_renameat2, SYS_ioctl}) {
+    for (const int error : {EPERM, ENOSYS, EINVAL, EOPNOTSUPP}) {
+      const scratch_directory directory;
+      fs::create_directory(directory.path() + "/from");
+      for (const std::size_t bytes : {1, 4096, 100001}) std::ignore = directory.make_file("from/" + std::to_string(bytes), bytes);
+      EXPECT_EQ(testing::run_in_child([&] {
+                  if (!testing::deny_system_call(call, error)) return 2;
+                  const auto ended = cp({"-r", directory.path() + "/from", directory.path() + "/to"});
+                  std::fputs(ended.err.c_str(), stderr);
+                  return ended.exit_code;
+                }),
+                0)
+          << call << " fails with " << error;
+      for (const auto* name : {"1", "4096", "100001"})
+        EXPECT_EQ(text_in(directory.path() + "/to/" + name), text_in(directory.path() + "/from/" + name)) << call;
+    }
+  }
+}
 
 TEST(cp, usage_errors_are_told) {
   for (const words& wrong : std::vector<words>{{}, {"one"}, {"a", "b", "--fast"}}) EXPECT_EQ(cp(wrong).exit_code, 2);
