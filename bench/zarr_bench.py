@@ -8,8 +8,9 @@
 
 Each row is the best of --repeat reads, or of as many as fit into --seconds; the data of the last read is checked. GB/s are 10^9 decoded bytes per
 second; CPU is this process's user and system time per GB. Compressed arrays alternate between noise and constant bytes and shrink to about half
-their size. Below each set are the speeds of penstock.zarr.load, and of zarr with penstock.zarr.install(), as multiples of zarr's own best row. Two
-rows are limits: zarr's cost per chunk if the store already has the memory, and reading the chunk files into existing memory with plain readinto().
+their size. Below each set are Penstock's speeds as multiples of zarr's own best row. In the rows "fused", zarr uses its FusedCodecPipeline (zarr 3.3
+and later, which require Python 3.12), otherwise its default. Two rows are limits: zarr's cost per chunk if the store already has the memory, and
+reading the chunk files into existing memory with plain readinto().
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ from typing import Any, NamedTuple
 import numcodecs
 import numpy as np
 import zarr
+from zarr.core import codec_pipeline
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import LocalStore, MemoryStore
 
 import penstock.zarr
 from penstock.zarr import GDSStore, _nvcomp, _on_gpu
 
+# Settings for zarr's FusedCodecPipeline, which runs one task per chunk instead of several coroutines. Empty before zarr 3.3.
+FUSED = {"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"} if hasattr(codec_pipeline, "FusedCodecPipeline") else {}
 SETS = ("plain", "zstd", "lz4", "blosc", "gzip", "shards")
 
 
@@ -140,9 +144,11 @@ def run(arguments: argparse.Namespace, name: str, folder: str) -> bool:
     return correct
 
 
-def reader(store: Callable[[], Any], concurrency: int, chunks_at_once: int = 1, installed: bool = False) -> Callable[[], Any]:
+def reader(
+    store: Callable[[], Any], concurrency: int, chunks_at_once: int = 1, installed: bool = False, pipeline: dict[str, str] | None = None
+) -> Callable[[], Any]:
     """Reads the whole array with zarr, into the kind of memory that zarr is configured for."""
-    settings = {"async.concurrency": concurrency, "codec_pipeline.batch_size": chunks_at_once}
+    settings: dict[str, Any] = {"async.concurrency": concurrency, "codec_pipeline.batch_size": chunks_at_once, **(pipeline or {})}
 
     def read() -> Any:
         with zarr.config.set(settings):
@@ -164,6 +170,9 @@ def plain_rows(arguments: argparse.Namespace, folder: str, array: zarr.Array[Any
     rows = [Row(f"zarr, LocalStore, concurrency {n}", reader(lambda: LocalStore(folder), n), kind="zarr") for n in more]
     rows += [Row(f"zarr, GDSStore, concurrency {n}", reader(lambda: GDSStore(folder), n)) for n in more]
     rows.append(Row("zarr, GDSStore, concurrency 10, batch_size 16", reader(lambda: GDSStore(folder), 10, 16)))
+    if FUSED:
+        rows.append(Row("zarr, LocalStore, fused", reader(lambda: LocalStore(folder), 10, pipeline=FUSED), kind="zarr"))
+        rows.append(Row("zarr, GDSStore, fused", reader(lambda: GDSStore(folder), 10, pipeline=FUSED), kind="penstock"))
     rows.append(Row("zarr, GDSStore, penstock.zarr.install()", reader(lambda: GDSStore(folder), 10, installed=True), kind="penstock"))
     if arguments.all:
         rows += [
@@ -204,6 +213,9 @@ def packed_rows(arguments: argparse.Namespace, folder: str, array: zarr.Array[An
         rows.append(Row(f"zarr, LocalStore, {words}", read, kind="zarr"))
         if on_gpu:
             rows.append(Row(f"zarr into NumPy, then cupy.asarray, {words}", then_copied(read), kind="zarr"))
+    if FUSED:
+        rows.append(Row("zarr, LocalStore, fused", reader(lambda: LocalStore(folder), 10, pipeline=FUSED), kind="zarr"))
+        rows.append(Row("zarr, GDSStore, fused", reader(lambda: GDSStore(folder), 10, pipeline=FUSED), kind="penstock"))
     rows.append(Row("zarr, GDSStore, penstock.zarr.install()", reader(lambda: GDSStore(folder), 10, installed=True), kind="penstock"))
     rows.append(Row("penstock.zarr.load, the CPU decodes", loaded("cpu"), kind="penstock"))
     if on_gpu and (why := _nvcomp.problem()):
