@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import pipe
+from penstock import _native, pipe
 from penstock._core.saving import save_in_background
 from penstock.safetensors.numpy import save_file
 from penstock.weights import _daemon
@@ -83,12 +83,23 @@ def attached(folder: Path) -> Iterator[object]:
         yield found
 
 
+@contextlib.contextmanager
+def mapped_memory(_: Path) -> Iterator[object]:
+    memory = penstock.device("host:0").empty(10_000)
+    handle, offset, length, descriptor = _native.share_memory(memory)
+    mapped = _native.open_shared_memory("host:0", handle, offset, length, descriptor, os.getpid())
+    os.close(descriptor)
+    yield mapped
+    del mapped
+
+
 NAMED = [
     (listening, "close the listener at unix:.*/door first"),
     (connected, "close the pipe from .*, the pipe to unix:.*/door first"),
     (serving_weights, "close the listener at unix:.*/door first"),
     (holding_weights, "close the weights server at unix:.*/held first"),
     (attached, "the connection to the weights server at unix:.*/held"),
+    (mapped_memory, r"close the device memory of another process \(1 in use\) first"),
 ]
 
 
@@ -96,6 +107,15 @@ NAMED = [
 def test_what_cannot_be_frozen_is_named_until_it_is_closed(tmp_path: Path, opened: Callable[[Path], Any], name: str) -> None:
     with opened(tmp_path), pytest.raises(penstock.Error, match=name):
         penstock.quiesce()
+    penstock.quiesce()
+
+
+def test_weights_that_a_process_has_attached_are_named_after_the_connection_is_closed(tmp_path: Path) -> None:
+    with attached(tmp_path) as found:
+        kept = dict(found.tensors)
+    with pytest.raises(penstock.Error, match="close the device memory of another process"):
+        penstock.quiesce()
+    kept.clear()
     penstock.quiesce()
 
 
