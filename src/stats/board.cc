@@ -8,8 +8,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <new>
-#include <system_error>
 
 #include <fmt/format.h>
 
@@ -294,7 +294,7 @@ void board::begin_answering() {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));  // limits a reader that sends requests continuously
       }
     });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // system_error or bad_alloc
     thread_.reset();
   }
 }

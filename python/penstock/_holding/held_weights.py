@@ -18,7 +18,7 @@ from .. import _native
 from .._core.arrays.library import View
 from .._core.closable import Closable
 from .._core.devices import is_gpu
-from .._core.errors import Closed, Error, InvalidArgument, NotFound, PermissionDenied, TimedOut, make_error
+from .._core.errors import Closed, Error, InvalidArgument, NotFound, PermissionDenied, TimedOut
 from .._core.packing import packed
 from .._core.peer_words import failure_of, malformed, number_in
 from .._core.quiescing import add_obstacle, remove_obstacle
@@ -57,6 +57,9 @@ class HeldWeights(Closable):
             self.listing = Listing.read(descriptors[0], number_in(facts, "listing_bytes"))
             self.device = self._device_of(facts)
             self._map(facts, process, descriptors[1] if len(descriptors) > 1 else -1)
+        except OSError as problem:
+            self.close()
+            raise error_of(problem, address) from None
         except BaseException:
             self.close()
             raise
@@ -69,11 +72,9 @@ class HeldWeights(Closable):
             content, received, flags, _ = socket.recv_fds(self._socket, MOST_MESSAGE, 2, _close_on_exec)
         except TimeoutError:
             raise TimedOut(f"{self.address}: the server did not answer in time", code="timed_out") from None
-        except OSError as problem:
-            raise error_of(problem, self.address) from None
         descriptors += received
         if flags & socket.MSG_CTRUNC:
-            raise make_error("io", f"{self.address}: this process cannot open more files: raise its limit (ulimit -n)", "os", errno.EMFILE, None, None, 0)
+            raise OSError(errno.EMFILE, "there are more descriptors than this process can open")
         if not content:
             raise Closed(f"{self.address}: the server has ended", code="closed")
         try:

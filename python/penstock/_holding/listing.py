@@ -89,6 +89,8 @@ def error_of(problem: OSError, what: str) -> Error:
     """Returns the Error for a failed system call. `what`: the object that the call was for."""
     if isinstance(problem, Error):
         return problem
+    if problem.errno == errno.EMFILE:
+        return make_error("io", f"{what}: this process cannot open more files: raise its limit (ulimit -n)", "os", errno.EMFILE, None, None, 0)
     code = {errno.ENOMEM: "out_of_memory", errno.EACCES: "permission_denied", errno.EPERM: "permission_denied"}.get(problem.errno or 0, "io")
     return make_error(code, f"{what}: {problem.strerror} (os {problem.errno})", "os", problem.errno or 0, None, None, 0)
 
