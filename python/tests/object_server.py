@@ -77,6 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
             fault = self.of.next_fault(key)
             if isinstance(fault, int):
                 return self._answer(fault, b"")
+            if callable(fault):
+                fault(self.of)
             if self.headers.get("If-None-Match") == "*" and key in self.of.objects:
                 return self._answer(412, b"")
             self.of.objects[key] = body

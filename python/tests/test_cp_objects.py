@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -218,3 +220,27 @@ def test_a_folder_needs_recursion_and_has_no_modes(server: ObjectServer, tmp_pat
     ended = cp(server, "-r", tmp_path / "from", "s3://bucket/up")
     assert ended.returncode == 1 and "from" in ended.stderr
     assert below("up/", server.objects) == {}
+
+
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_a_signal_ends_a_copy(server: ObjectServer, direction: str, tmp_path: Path) -> None:
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    def hold(_: ObjectServer) -> None:
+        is_asked.set()
+        is_over.wait()
+
+    fill(tmp_path / "from", below("p/", TREE))
+    server.faults[KEY] = [hold] * 10
+    words = [FOLDER, tmp_path / "to"] if direction == "down" else [tmp_path / "from", FOLDER]
+    running = subprocess.Popen([command(), "cp", "-r", *words], env=os.environ | server.environment)
+    try:
+        assert is_asked.wait(60)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) != 0
+    finally:
+        running.kill()
+        running.wait()
+        is_over.set()
+    hidden = [each for each in tmp_path.rglob("*") if each.name.startswith(".")]
+    assert hidden == [], "nothing is left behind"

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,3 +119,23 @@ def test_a_list_that_fails_is_an_error(server: ObjectServer, status: int) -> Non
     server.faults[""] = [status]
     with pytest.raises(penstock.Error, match="list s3://bucket/p/"):
         read_tree(server)
+
+
+def test_a_signal_ends_it(server: ObjectServer) -> None:
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    def hold(_: ObjectServer) -> None:
+        is_asked.set()
+        is_over.wait()
+
+    server.faults[KEY] = [hold] * 10
+    program = f"import penstock; penstock.read_tree({FOLDER!r}, storage_options={server.options!r})"
+    running = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    try:
+        assert is_asked.wait(60)
+        running.send_signal(signal.SIGINT)
+        assert "KeyboardInterrupt" in running.communicate(timeout=60)[1]
+    finally:
+        running.kill()
+        running.wait()
+        is_over.set()

@@ -93,6 +93,7 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "fromfile": lambda url: penstock.fromfile(url, "f8", count=10**6),
     "tofile": lambda url: penstock.tofile(numpy.arange(3), url),
     "list_remote": penstock.list_remote,
+    "read_tree": penstock.read_tree,
     "safetensors": penstock.safetensors.numpy.load_file,
     "safetensors, saved": lambda url: penstock.safetensors.numpy.save_file({"a": numpy.arange(3.0)}, url),
     "safe_open": lambda url: penstock.safetensors.safe_open(url, "np").__enter__().get_tensor("none"),

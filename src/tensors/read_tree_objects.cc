@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,8 @@
 namespace penstock {
 
 namespace {
+
+constexpr std::chrono::milliseconds tick{50};
 
 class object_tree_reader {
  public:
@@ -69,9 +72,24 @@ class object_tree_reader {
 
   bool step(bool is_caller) {
     const std::size_t i = next_++;
-    if (i >= files_.size() || has_failed_) return false;
+    if (i >= files_.size() || has_failed_) {
+      if (is_caller) wait_for_others();
+      return false;
+    }
     if (status error = or_no_memory([&] { return read_one(objects_[i], files_[i], is_caller); }); !error.ok()) fail(std::move(error));
+    const std::lock_guard guard(lock_);
+    if (++steps_done_ == files_.size()) last_step_.notify_one();
     return true;
+  }
+
+  // Only the calling thread notices that reading has to stop, so it stays until the others have finished.
+  void wait_for_others() {
+    std::unique_lock guard(lock_);
+    while (!has_failed_ && !last_step_.wait_for(guard, tick, [this] { return steps_done_ == files_.size(); })) {
+      guard.unlock();
+      stop_if_asked();
+      guard.lock();
+    }
   }
 
   void fail(status error) {
@@ -80,7 +98,6 @@ class object_tree_reader {
   }
 
   status read_one(const remote_object& object, const tree_file& into, bool is_caller) {
-    constexpr std::chrono::milliseconds tick{50};
     if (is_caller) stop_if_asked();
     if (into.bytes == 0) return {};
     remote_options known = how_;
@@ -111,8 +128,10 @@ class object_tree_reader {
   std::vector<tree_file> files_;  // of the objects, in the same order
   std::atomic<std::size_t> next_{0};
   std::atomic<bool> has_failed_{false};
-  std::mutex lock_;
-  status error_;  // guarded by lock_
+  std::mutex lock_;  // guards the members below
+  status error_;
+  std::size_t steps_done_ = 0;
+  std::condition_variable last_step_;
 };
 
 }  // namespace
