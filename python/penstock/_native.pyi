@@ -615,7 +615,7 @@ def trim() -> int:
     """Returns idle pinned staging memory to the system. Returns the number of bytes released. Later requests pin memory
     again."""
 def quiesce(timeout: float | None = None) -> None:
-    """The part of penstock.quiesce() that does not concern objects in Python. timeout: seconds. Raises TimedOut, which names a
+    """Does the part of penstock.quiesce() that concerns no Python objects. timeout: seconds. Raises TimedOut, which names a
     request in flight, and Error, which names what cannot be frozen."""
 def cuda_status() -> str | None:
     """Returns why no CUDA device can be used; None if one can."""

@@ -11,17 +11,17 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote
 
-# What a fault does with a request for an object: an answer with this status; the beginning of the right answer; or anything else.
+# What happens to a request for an object: a number is the status of the answer, "cut" sends half of the answer, and a function runs first.
 Fault = int | str | Callable[["ObjectServer"], None]
 
 
 class ObjectServer:
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = dict(objects)
-        self.sizes: dict[str, int] = {}  # that the list claims, by key
+        self.sizes: dict[str, int] = {}  # that the listing claims, by key
         self.page_size = 1000
         self.faults: dict[str, list[Fault]] = {}  # by key, for its next requests in turn
-        self.asked: list[tuple[str, str]] = []  # method and key; the key of a list is ""
+        self.asked: list[tuple[str, str]] = []  # method and key; the key of a listing is ""
         self.most_at_once = 0
         self.url = ""
         self.connections: list[socket.socket] = []

@@ -15,11 +15,11 @@ from urllib.parse import parse_qs, unquote
 
 
 class WebServer(ThreadingHTTPServer):
-    """A thread for each connection."""
+    """Serves each connection on a thread of its own."""
 
-    request_queue_size = 256  # a client may open that many at once; the kernel delays each that finds the queue full by a second
+    request_queue_size = 256  # connections that a client may open at once; if the queue is full, the kernel delays a connection by a second
 
-    def serve_forever(self, poll_interval: float = 0.01) -> None:  # shutdown() takes that long, and 0.5 s by default
+    def serve_forever(self, poll_interval: float = 0.01) -> None:  # shutdown() takes up to this long; the default is 0.5 s
         super().serve_forever(poll_interval)
 
 

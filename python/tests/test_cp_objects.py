@@ -40,7 +40,7 @@ def fill(folder: Path, files: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_a_copy_with_a_fault_keeps_the_others_and_can_be_repeated(server: ObjectServer, what: str, tmp_path: Path) -> None:
+def test_a_fault_affects_only_its_object_and_the_copy_can_be_repeated(server: ObjectServer, what: str, tmp_path: Path) -> None:
     faults, message = FAULTS[what]
     server.faults[KEY] = list(faults)
     fill(tmp_path, {f"to/{KEY}": b"old"})
@@ -58,27 +58,27 @@ def test_a_copy_with_a_fault_keeps_the_others_and_can_be_repeated(server: Object
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_list_that_fails_is_an_error(server: ObjectServer, status: int, tmp_path: Path) -> None:
+def test_a_failed_listing_is_an_error(server: ObjectServer, status: int, tmp_path: Path) -> None:
     server.faults[""] = [status]
     ended = cp(server, "-r", FOLDER, tmp_path / "to")
     assert ended.returncode == 1 and "list s3://bucket/p/" in ended.stderr
 
 
-# Keys of a stranger; each must be refused by its name, and must not change anything outside of the folder.
-STRANGERS = ["../up", "a/../../up", "/etc/up", "..", "a/..", "a/.", "a/", "x" * 300, "one/inside"]
+# Keys that an attacker may choose. Each must be refused by name, and nothing outside the folder may change.
+HOSTILE_KEYS = ["../up", "a/../../up", "/etc/up", "..", "a/..", "a/.", "a/", "x" * 300, "one/inside"]
 
 
-@pytest.mark.parametrize("key", STRANGERS)
-def test_a_key_of_a_stranger_stays_inside(server: ObjectServer, key: str, tmp_path: Path) -> None:
-    server.objects = {"p/one": b"1", "p/two": b"2", f"p/{key}": b"stranger"}
+@pytest.mark.parametrize("key", HOSTILE_KEYS)
+def test_a_hostile_key_is_refused_and_writes_nothing_outside(server: ObjectServer, key: str, tmp_path: Path) -> None:
+    server.objects = {"p/one": b"1", "p/two": b"2", f"p/{key}": b"hostile"}
     ended = cp(server, "-r", FOLDER, tmp_path / "in" / "to")
     assert ended.returncode == 1
     assert any(f"bucket/p/{each}" in ended.stderr for each in (key, "one")), ended.stderr
-    kept = {"one/inside": b"stranger"} if key == "one/inside" else {"one": b"1"}
+    kept = {"one/inside": b"hostile"} if key == "one/inside" else {"one": b"1"}
     assert contents(tmp_path) == {f"in/to/{name}": content for name, content in ({"two": b"2"} | kept).items()}
 
 
-def test_two_keys_of_one_path_are_refused(server: ObjectServer, tmp_path: Path) -> None:
+def test_two_keys_with_the_same_path_are_refused(server: ObjectServer, tmp_path: Path) -> None:
     server.objects = {"p/a/b": b"1", "p/a//b": b"2", "p/c": b"3"}
     ended = cp(server, "-r", FOLDER, tmp_path / "to")
     assert ended.returncode == 1 and "p/a/b" in ended.stderr
@@ -86,8 +86,8 @@ def test_two_keys_of_one_path_are_refused(server: ObjectServer, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("when", ["new", "again"])
-def test_keys_that_are_one_name_for_the_file_system_do_not_replace_each_other(server: ObjectServer, when: str, tmp_path: Path) -> None:
-    """A folder that is mounted twice has such names, as all of a file system that ignores case."""
+def test_keys_that_name_the_same_file_do_not_replace_each_other(server: ObjectServer, when: str, tmp_path: Path) -> None:
+    """A folder that is mounted twice has such names, as has a file system that ignores case."""
     upper, lower = (tmp_path / "to" / "p" / name for name in "Aa")
     upper.mkdir(parents=True)
     lower.mkdir()
@@ -108,12 +108,12 @@ def test_keys_that_are_one_name_for_the_file_system_do_not_replace_each_other(se
     assert (upper.parent / "other").read_bytes() == b"2"
 
 
-def test_a_folder_goes_up_and_comes_down(server: ObjectServer, tmp_path: Path) -> None:
+def test_a_folder_is_uploaded_and_downloaded_unchanged(server: ObjectServer, tmp_path: Path) -> None:
     files = below("p/", TREE) | {"large": os.urandom(9 << 20), "a b/c+%41#?": b"odd", "\u00e4": b"umlaut"}
     fill(tmp_path / "from", files)
     for target, prefix in (("s3://bucket/up", "up/"), ("s3://bucket/into/", "into/from/")):
         ended = cp(server, "-r", tmp_path / "from", target)
-        if "large" in ended.stderr:  # this server takes no parts
+        if "large" in ended.stderr:  # this server does not support multipart uploads
             (tmp_path / "from" / "large").unlink()
             del files["large"]
             ended = cp(server, "-r", tmp_path / "from", target)
@@ -126,7 +126,7 @@ def test_a_folder_goes_up_and_comes_down(server: ObjectServer, tmp_path: Path) -
     assert below("copy/up/", server.objects) == files
 
 
-def test_a_small_file_goes_up_with_one_request(server: ObjectServer, tmp_path: Path) -> None:
+def test_a_small_file_is_uploaded_with_one_request(server: ObjectServer, tmp_path: Path) -> None:
     fill(tmp_path / "from", {str(i): b"x" * (i + 1) for i in range(300)})
     server.asked.clear()
     assert cp(server, "-r", tmp_path / "from", "s3://bucket/up").returncode == 0
@@ -138,7 +138,7 @@ UPLOAD_FAULTS: dict[str, tuple[list[Fault], bool]] = {"forbidden": ([403], False
 
 
 @pytest.mark.parametrize("what", UPLOAD_FAULTS)
-def test_an_upload_with_a_fault_keeps_the_others_and_can_be_repeated(server: ObjectServer, what: str, tmp_path: Path) -> None:
+def test_a_fault_affects_only_its_upload_and_the_copy_can_be_repeated(server: ObjectServer, what: str, tmp_path: Path) -> None:
     faults, works = UPLOAD_FAULTS[what]
     files = {str(i): str(i).encode() * 100 for i in range(50)}
     fill(tmp_path / "from", files)
@@ -155,7 +155,7 @@ def test_an_upload_with_a_fault_keeps_the_others_and_can_be_repeated(server: Obj
     assert below("up/", server.objects) == files
 
 
-def test_existing_objects_are_kept_if_asked(server: ObjectServer, tmp_path: Path) -> None:
+def test_existing_objects_are_kept_on_request(server: ObjectServer, tmp_path: Path) -> None:
     fill(tmp_path / "from", {"a": b"new", "b": b"new"})
     server.objects["up/a"] = b"old"
     ended = cp(server, "-r", "-n", tmp_path / "from", "s3://bucket/up")
@@ -198,7 +198,7 @@ ODD: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_what_cannot_be_an_object_is_named(server: ObjectServer, what: str, tmp_path: Path) -> None:
+def test_files_that_cannot_be_objects_are_named(server: ObjectServer, what: str, tmp_path: Path) -> None:
     fill(tmp_path, {"from/kept": b"kept", "outside": b"secret"})
     ODD[what](tmp_path / "from")
     ended = cp(server, "-r", tmp_path / "from", "s3://bucket/up")
@@ -210,7 +210,7 @@ def test_what_cannot_be_an_object_is_named(server: ObjectServer, what: str, tmp_
         assert uploaded == {"kept": b"kept"}
 
 
-def test_a_folder_needs_recursion_and_has_no_modes(server: ObjectServer, tmp_path: Path) -> None:
+def test_a_folder_is_uploaded_only_with_r_and_without_p(server: ObjectServer, tmp_path: Path) -> None:
     fill(tmp_path / "from", {"a": b"1"})
     ended = cp(server, tmp_path / "from", "s3://bucket/up")
     assert ended.returncode == 1 and "use -r" in ended.stderr

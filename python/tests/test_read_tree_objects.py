@@ -31,7 +31,7 @@ def read_tree(server: ObjectServer, url: str = FOLDER, **options: Any) -> dict[s
 
 
 @pytest.mark.parametrize("url", [FOLDER, f"{FOLDER}/", "gs://bucket/p", "s3://arn:aws:s3:::bucket/p"])
-def test_a_tree_is_what_is_below_the_url(server: ObjectServer, url: str) -> None:
+def test_each_object_below_the_url_is_read_with_one_request(server: ObjectServer, url: str) -> None:
     server.page_size = 30
     assert read_tree(server, url) == below("p/", TREE)
     assert [each for each in server.asked if each[0] == "GET" and each[1] == ""] == [("GET", "")] * 7
@@ -39,29 +39,29 @@ def test_a_tree_is_what_is_below_the_url(server: ObjectServer, url: str) -> None
     assert sorted(asked) == sorted(key for key, content in TREE.items() if content), "one request each, none for an empty object"
 
 
-def test_a_whole_bucket_is_a_tree(server: ObjectServer) -> None:
+def test_a_whole_bucket_can_be_read(server: ObjectServer) -> None:
     assert read_tree(server, "s3://bucket") == server.objects
 
 
-def test_many_objects_are_requested_at_once_and_not_too_many(server: ObjectServer) -> None:
+def test_objects_are_requested_in_parallel_up_to_a_limit(server: ObjectServer) -> None:
     server.objects = {f"p/{i}": b"x" * 100 for i in range(600)}
     assert len(read_tree(server)) == 600
     assert 4 <= server.most_at_once <= 129
 
 
-def test_markers_of_folders_are_left_out(server: ObjectServer) -> None:
+def test_folder_markers_are_left_out(server: ObjectServer) -> None:
     server.objects = {"p/": b"", "p/a/": b"", "p/a/b": b"1", "p/./c": b"2", "p/d//e": b"3"}
     assert read_tree(server) == {"a/b": b"1", "c": b"2", "d/e": b"3"}
 
 
-def test_an_empty_folder_is_not_a_missing_one(server: ObjectServer) -> None:
+def test_an_empty_folder_is_read_and_a_missing_one_is_an_error(server: ObjectServer) -> None:
     server.objects = {"p/": b""}
     assert read_tree(server) == {}
-    with pytest.raises(penstock.NotFound, match="s3://bucket/absent/: there are no objects"):
+    with pytest.raises(penstock.NotFound, match="there are no objects below s3://bucket/absent/"):
         read_tree(server, "s3://bucket/absent")
 
 
-def test_limits_refuse_more(server: ObjectServer) -> None:
+def test_more_bytes_or_objects_than_the_limits_are_refused(server: ObjectServer) -> None:
     server.objects = dict.fromkeys(("p/a", "p/b", "p/c"), b"x" * 100)
     with pytest.raises(penstock.InvalidArgument, match="more than 299 bytes"):
         read_tree(server, max_bytes=299)
@@ -74,12 +74,12 @@ def test_limits_refuse_more(server: ObjectServer) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/folder", "hf://owner/name"])
-def test_a_server_that_cannot_be_listed_is_named(url: str) -> None:
+def test_a_url_whose_objects_cannot_be_listed_is_an_error(url: str) -> None:
     with pytest.raises(penstock.Error, match="can be listed"):
         penstock.read_tree(url)
 
 
-def test_storage_options_are_for_urls(tmp_path: Path) -> None:
+def test_storage_options_apply_only_to_urls(tmp_path: Path) -> None:
     with pytest.raises(penstock.InvalidArgument, match="is not a URL"):
         penstock.read_tree(tmp_path, storage_options={})
     (tmp_path / "a").write_bytes(b"1")
@@ -87,7 +87,7 @@ def test_storage_options_are_for_urls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_a_fault_is_overcome_or_names_the_object(server: ObjectServer, what: str) -> None:
+def test_a_fault_is_retried_or_its_error_names_the_object(server: ObjectServer, what: str) -> None:
     faults, message = FAULTS[what]
     server.faults[KEY] = list(faults)
     if message is None:
@@ -100,28 +100,28 @@ def test_a_fault_is_overcome_or_names_the_object(server: ObjectServer, what: str
     assert read_tree(server) == below("p/", TREE), "afterwards it works"
 
 
-# Keys of a stranger; a program that writes the tree to a folder must not leave it.
+# Keys that an attacker may choose: a program that writes the tree to a folder must not write outside it.
 @pytest.mark.parametrize("key", ["../up", "a/../../up", "/etc/up", "..", "a/..", "a/.", "a/"])
-def test_a_key_of_a_stranger_is_named(server: ObjectServer, key: str) -> None:
-    server.objects = {"p/one": b"1", f"p/{key}": b"stranger"}
+def test_a_hostile_key_is_refused_by_name(server: ObjectServer, key: str) -> None:
+    server.objects = {"p/one": b"1", f"p/{key}": b"hostile"}
     with pytest.raises(penstock.InvalidArgument, match=f"bucket/p/{key}"):
         read_tree(server)
 
 
-def test_two_keys_of_one_path_are_refused(server: ObjectServer) -> None:
+def test_two_keys_with_the_same_path_are_refused(server: ObjectServer) -> None:
     server.objects = {"p/a/b": b"1", "p/a//b": b"2", "p/c": b"3"}
     with pytest.raises(penstock.InvalidArgument, match=r"p/a.*/b .*p/a.*/b .*same path"):
         read_tree(server)
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_a_list_that_fails_is_an_error(server: ObjectServer, status: int) -> None:
+def test_a_failed_listing_is_an_error(server: ObjectServer, status: int) -> None:
     server.faults[""] = [status]
     with pytest.raises(penstock.Error, match="list s3://bucket/p/"):
         read_tree(server)
 
 
-def test_a_signal_ends_it(server: ObjectServer) -> None:
+def test_a_signal_ends_read_tree(server: ObjectServer) -> None:
     is_asked, is_over = threading.Event(), threading.Event()
 
     def hold(_: ObjectServer) -> None:

@@ -168,7 +168,7 @@ def test_a_folder_is_copied_by_the_command(server, options, tmp_path):
             assert (tmp_path / folder / name).read_bytes() == CONTENT.tobytes()
 
 
-def test_a_folder_goes_up_and_comes_down(server, options, tmp_path):
+def test_a_folder_is_uploaded_and_downloaded_unchanged(server, options, tmp_path):
     files = {"small": b"s", "empty": b"", "sub/a b+%41": b"odd", "sub/deeper/large": CONTENT.tobytes() * 9}
     for name, content in files.items():
         path = tmp_path / "from" / name

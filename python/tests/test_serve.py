@@ -364,22 +364,22 @@ def test_the_server_goes_on_when_descriptors_run_out(model: str, monkeypatch: py
 
 
 @contextlib.contextmanager
-def no_room_at(name: str) -> Iterator[socket.socket]:
-    """A listener that does not accept, with as many waiting connections as it can have. A server that is stopped is like that."""
+def full_queue_at(name: str) -> Iterator[socket.socket]:
+    """A listener that accepts no connections and whose queue is full, like that of a stopped server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.ExitStack() as stack:
         listener.bind(name)
         listener.listen(1)
         with contextlib.suppress(BlockingIOError):
             while True:
-                come = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-                come.setblocking(False)
-                come.connect(name)
+                client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                client.setblocking(False)
+                client.connect(name)
         yield listener
 
 
 def test_a_server_with_too_many_waiting_connections_times_out_and_is_not_replaced(model: str, tmp_path: pathlib.Path) -> None:
     at = f"unix:{tmp_path}/weights"
-    with no_room_at(door_of(at)):
+    with full_queue_at(door_of(at)):
         with pytest.raises(penstock.TimedOut):
             attach_weights(at, timeout=0.05)
         with pytest.raises(penstock.InvalidArgument, match="already serves weights there"), _daemon.serve(model, "host", at):
@@ -408,7 +408,7 @@ def test_a_reader_waits_while_too_many_others_wait(model: str) -> None:
 
 
 @pytest.mark.parametrize("left", [1, 2])
-def test_a_reader_without_descriptors_says_so(model: str, left: int) -> None:
+def test_a_reader_without_free_descriptors_names_the_limit(model: str, left: int) -> None:
     at = address()
     with _daemon.serve(model, "host", at):
         attach_weights(at, framework="np").close()  # imports what it needs
@@ -440,7 +440,7 @@ def test_a_model_that_readers_would_reject_is_not_served(model: str, monkeypatch
                 pass
 
 
-def test_an_ending_server_leaves_the_socket_of_a_later_one(model: str, tmp_path: pathlib.Path) -> None:
+def test_a_server_that_ends_keeps_the_socket_of_a_later_one(model: str, tmp_path: pathlib.Path) -> None:
     at = f"unix:{tmp_path}/weights"
     with _daemon.serve(model, "host", at):
         for name in ("weights", "weights.attach"):
@@ -544,7 +544,7 @@ def test_a_file_that_changes_during_the_load_is_refused(model: str, monkeypatch:
 def test_a_change_through_a_mapping_after_the_load_is_noticed(model: str) -> None:
     file = pathlib.Path(model, "model-00001-of-00002.safetensors")
     with open(file, "r+b") as target, mmap.mmap(target.fileno(), 0) as mapping:
-        mapping[-1] ^= 1  # this page is now writable without a new time stamp
+        mapping[-1] ^= 1  # more writes to this page do not change the file's times
         at = address()
         with _daemon.serve(model, "host", at):
             mapping[-1] ^= 1

@@ -131,7 +131,7 @@ def folder_of_links(folder: Path, kind: str) -> tuple[Path, Callable[[], None]]:
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "hard link"])
-def test_a_name_that_refers_to_another_file_during_the_load_stores_nothing(cache: WeightsCache, tmp_path: Path, kind: str) -> None:
+def test_nothing_is_stored_if_a_name_refers_to_another_file_after_the_load(cache: WeightsCache, tmp_path: Path, kind: str) -> None:
     path, change = folder_of_links(tmp_path, kind)
 
     def load() -> dict[str, Any]:
@@ -153,7 +153,7 @@ def test_a_name_that_refers_to_another_file_during_the_load_stores_nothing(cache
         ("absent", FileNotFoundError, "absent"),
     ],
 )
-def test_sources_without_contents_are_refused(cache: WeightsCache, tmp_path: Path, place: str, error: type[Exception], says: str) -> None:
+def test_sources_other_than_regular_local_files_are_refused(cache: WeightsCache, tmp_path: Path, place: str, error: type[Exception], says: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     with pytest.raises(error, match=says):
@@ -217,7 +217,7 @@ def test_an_index_that_others_can_write_is_computed_again(cache: WeightsCache, s
         (record,) = Path(cache.folder, "sources").glob("*.json")
         assert record.stat().st_mode & 0o777 == 0o600
         record.write_text(record.read_text().replace(key.contents.hashes[0], "0" * 64))
-        assert cache.key({}, [source]) != key  # it is used
+        assert cache.key({}, [source]) != key  # the record is used
         record.chmod(0o666) if change == "writable by others" else os.chown(record, 1234, -1)
         assert cache.key({}, [source]) == key and record.stat().st_mode & 0o777 == 0o600
     finally:
@@ -490,7 +490,7 @@ def test_entries_from_the_future_are_removed_first(tmp_path: Path) -> None:
     cache = WeightsCache(tmp_path / "cache", capacity_bytes=500_000, free_bytes=0)
     keys = [cache.key({"number": number}) for number in range(4)]
     assert cache.save(keys[0], weights())
-    os.utime(entries(cache)[0], (1 << 33, 1 << 33))  # as if the clock was set back
+    os.utime(entries(cache)[0], (1 << 33, 1 << 33))  # as if the clock had been set back
     assert all(cache.save(key, weights()) for key in keys[1:])
     assert [cache.has(key) for key in keys] == [False, True, True, True]
 
@@ -699,13 +699,13 @@ LOADS: dict[str, tuple[Make, Load, bool]] = {
     "removes a parameter": (Layers, lambda module: setattr(module.up, "bias", None), False),
     "adds a module": (Layers, lambda module: setattr(module, "head", torch.nn.LayerNorm(2)), False),
     "replaces a module": (Layers, lambda module: setattr(module, "act", torch.nn.GELU()), False),
-    "makes a parameter of a buffer": (Layers, lambda module: (module.__delattr__("table"), setattr(module, "table", torch.nn.Parameter(torch.arange(5_000.0)))), False),
+    "turns a buffer into a parameter": (Layers, lambda module: (module.__delattr__("table"), setattr(module, "table", torch.nn.Parameter(torch.arange(5_000.0)))), False),
     "sets a list": (Layers, lambda module: setattr(module.up, "scales", [0.5]), False),
     "appends to a list": (Layers, lambda module: module.sizes.append(3), False),
     "sets an object": (Layers, lambda module: setattr(module.up, "kernel", slice(3)), False),
     "adds a hook": (Layers, lambda module: module.register_forward_hook(lambda *arguments: None), False),
     "leaves a tensor on meta": (lambda: with_meta(Layers()), lambda module: None, False),
-    "makes a lazy module": (lambda: torch.nn.ModuleDict({"up": torch.nn.Linear(30, 40), "lazy": torch.nn.LazyLinear(3)}), lambda module: None, False),
+    "has a lazy module": (lambda: torch.nn.ModuleDict({"up": torch.nn.Linear(30, 40), "lazy": torch.nn.LazyLinear(3)}), lambda module: None, False),
 }
 
 
@@ -747,8 +747,8 @@ def with_tied() -> Any:
 
 
 OTHERS: dict[str, Make] = {
-    "a parameter less": without_bias,
-    "a parameter more": lambda: (lambda found: (setattr(found, "scale", torch.nn.Parameter(torch.ones(3))), found)[1])(Layers()),
+    "one parameter fewer": without_bias,
+    "one parameter more": lambda: (lambda found: (setattr(found, "scale", torch.nn.Parameter(torch.ones(3))), found)[1])(Layers()),
     "another shape": lambda: (lambda found: (setattr(found.up, "weight", torch.nn.Parameter(torch.ones(40, 31))), found)[1])(Layers()),
     "another type": lambda: Layers().half(),
     "other strides": lambda: (lambda found: (setattr(found.up, "weight", torch.nn.Parameter(torch.ones(30, 40).t())), found)[1])(Layers()),
@@ -758,7 +758,7 @@ OTHERS: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_module_of_another_form_is_loaded_and_not_changed_otherwise(tmp_path: Path, name: str) -> None:
+def test_a_module_of_another_form_is_loaded_as_without_a_cache(tmp_path: Path, name: str) -> None:
     cache = WeightsCache(tmp_path / "cache", free_bytes=0)
 
     def load(module: Any) -> None:

@@ -383,7 +383,7 @@ def test_sglang_copies_weights_from_a_server(
     with _daemon.serve(str(folder), device, at):
         assert torch.equal(outputs(start.model()), expected)
         assert caplog.text.count("from penstock serve") == 1
-        write_model(folder, 2)  # changed beneath the server
+        write_model(folder, 2)  # after the server loaded them
         changed = outputs(start.model())
         assert not torch.equal(changed, expected) and "holds other weights" in caplog.text
     assert torch.equal(outputs(start.model()), changed)  # without a server

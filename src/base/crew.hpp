@@ -7,7 +7,7 @@
 
 namespace penstock {
 
-// Returns 128, or fewer if the limit on open files is low. descriptors: of each thread.
+// Returns 128, or fewer if the limit on open files is low. descriptors: how many each thread may open.
 unsigned most_crew_threads(unsigned descriptors = 4) noexcept;
 
 // Calls step(is_caller) on the calling thread and others, each until a call returns false, and waits for them. If threads cannot be

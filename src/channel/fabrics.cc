@@ -31,7 +31,7 @@ status fabrics::rest(deadline_clock::time_point /*until*/) {
   }
   ended.clear();
   if (std::ranges::all_of(used, [](const auto& each) { return each.expired(); })) return {};
-  return {errc::unsupported, "UCX cannot be frozen, and a closed pipe still uses it: release the pipe object first"};
+  return {errc::unsupported, "a closed pipe still uses UCX, which cannot be frozen: release the pipe object first"};
 }
 
 // If fabrics are selected by name, tensors on the host device may use them, and each GPU is checked separately.

@@ -63,7 +63,7 @@ void watch_forks() {
   (void)watched;  // if that fails, quiesce() in a child may wait for calls of its parent
 }
 
-// Call with the lock held. Throws bad_alloc. The result must outlive the lock, because the last reference destroys an object.
+// Call with the lock held. Throws bad_alloc. `found` must outlive the lock, because releasing a last reference destroys the object.
 void collect(std::vector<std::shared_ptr<resident>>& found) {
   if (all == nullptr) return;
   found.reserve(all->size());
@@ -142,7 +142,7 @@ void gate::set(state next) noexcept {
   now.notify_all();
 }
 
-// The lock keeps it from closing the gate while another thread wakes the residents, because that thread opens the gate afterwards.
+// Takes the lock so as not to close the gate while another thread wakes the residents: that thread opens the gate afterwards.
 bool gate::try_close() noexcept {
   const std::lock_guard guard(lock);
   for (auto seen = now.load(); seen == state::open || seen == state::asleep;) {

@@ -111,7 +111,7 @@ class memory_map {
   // Returns the base of the mapping.
   result<void*> open_shared(std::string_view device, const detail::shared_allocation& what, std::size_t bytes, std::int64_t process);
   void close_shared(std::string_view device, void* base);
-  // The number of mappings that open_shared() returned and that are still open.
+  // Returns the number of mappings from open_shared() that are still open.
   [[nodiscard]] std::size_t opened_shared() const noexcept { return opened_shared_.load(); }
   result<void*> cpu_address(const void* memory, std::size_t bytes);
 

@@ -57,7 +57,7 @@ bool becomes_quiet(deadline_clock::time_point until) {
   return true;
 }
 
-// Another thread may have begun to destroy an object in the meantime, or these may have been the last references to one.
+// Another thread may have begun to destroy an object in the meantime, or this loop may have held the last reference to one.
 status rest_all(deadline_clock::time_point until) {
   for (const auto& each : gate::residents()) {
     if (auto problem = each->rest(until); !problem.ok()) return problem;
@@ -79,8 +79,7 @@ status attempt(deadline_clock::time_point attempt_ends, deadline_clock::time_poi
 }
 
 status quiesce_until(deadline_clock::time_point until) {
-  if (gate::is_inside())
-    return {errc::invalid_argument, "it would wait for itself: it runs in a callback, or in a signal handler during a call"};
+  if (gate::is_inside()) return {errc::invalid_argument, "a callback, or a signal handler that interrupts a call, would wait for itself"};
   for (auto length = first_attempt;; length = std::min(2 * length, longest_attempt)) {
     if (auto obstacle = find_obstacle(); !obstacle.ok()) return obstacle;
     if (gate::try_close()) {

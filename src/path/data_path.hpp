@@ -294,8 +294,8 @@ class data_path {
   virtual void memory_ends(std::byte* /*base*/) {}
   // Releases everything kept for later requests. May wait for a piece of a request.
   virtual void trim() {}
-  // Does the same, and closes what cannot be frozen until the next use. No job may be in progress. Error: unsupported if something that
-  // cannot be frozen stays open; the message names it.
+  // Like trim(), but also closes what cannot be frozen; the next use opens it again. No job may be in progress. Error: unsupported if
+  // something that cannot be frozen stays open; the message names it.
   virtual status rest() {
     trim();
     return {};

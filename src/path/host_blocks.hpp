@@ -20,7 +20,7 @@ class host_blocks {
   using block = std::unique_ptr<std::byte[], returner>;
 
   host_blocks();
-  // Returns memory with unspecified contents. Errors: std::bad_alloc.
+  // Returns memory with unspecified contents. Throws std::bad_alloc.
   block take(std::uint64_t bytes);
 
  private:

@@ -53,7 +53,7 @@ class lent_memory {
   void forget(const source::source& file);
   void forget_memory(const std::byte* address);
   void trim();
-  // Does the same, and closes the ring until the next transfer. Error: unsupported if the ring has failed and therefore stays open.
+  // Like trim(), but also closes the ring until the next transfer. Error: unsupported if the ring has failed and therefore stays open.
   status rest();
 
  private:

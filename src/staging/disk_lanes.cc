@@ -29,7 +29,7 @@ void cancel(ring_task& task) {
 }  // namespace
 
 status failed_ring() {
-  return {errc::unsupported, "an io_uring ring has stopped answering, so it stays open: this process cannot be frozen, restart it"};
+  return {errc::unsupported, "this process cannot be frozen: an io_uring ring has stopped answering and stays open; restart the process"};
 }
 
 class disk_lanes::lane {

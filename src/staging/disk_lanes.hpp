@@ -50,7 +50,7 @@ struct ring_task {
 
 using ring_task_list = intrusive_list<ring_task, &ring_task::next_task>;
 
-// The error if a process cannot be frozen, because a ring has stopped answering. Its requests may be in flight, so it is never closed.
+// Returns the error of rest() for a ring that has stopped answering. Its requests may still be in flight, so it is never closed.
 [[nodiscard]] status failed_ring();
 
 class disk_lanes {

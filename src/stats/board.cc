@@ -230,7 +230,7 @@ result<board_layout::engine_section*> board::join(board_teller& engine) {
       if (auto problem = open(); !problem.ok()) return problem;
     }
     if (page_->head.pid != getpid()) return status(errc::forked, "the board belongs to the parent process");
-    share_again();  // the engine may have been made after all that were put to rest had been destroyed
+    share_again();  // all engines that were put to rest may have been destroyed since
     members_.reserve(members_.size() + 1);
     for (std::size_t i = 1; i < page_->engines.size(); ++i) {
       auto& section = page_->engines[i];

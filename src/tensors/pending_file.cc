@@ -30,7 +30,7 @@ std::string folder_of(const std::string& path) {
 }
 
 // Returns true if linkat() can link the file to a name later: the call itself is not blocked (with an empty name it fails with ENOENT), and
-// /proc is mounted. The latter is checked until it is true once, because it takes longer.
+// /proc is mounted. Checking /proc takes longer, so its success is remembered.
 bool can_be_named_later() {
   static std::atomic<bool> has_proc{false};
   if (::linkat(AT_FDCWD, "", AT_FDCWD, "", 0) == 0 || errno != ENOENT) return false;
@@ -154,8 +154,8 @@ std::string hidden_name_of(std::string name, long longest) {
 
 std::string unnamed_path(int descriptor) { return fmt::format("/proc/self/fd/{}", descriptor); }
 
-// Gives an unnamed file a name, as linkat(2). Linking the descriptor itself needs Linux 6.10 or a capability, but not /proc, and takes less
-// time.
+// Gives an unnamed file a name. Returns false and sets errno if linkat(2) fails. Linking the descriptor itself takes less time and no
+// /proc, but requires Linux 6.10 or a capability.
 bool link_unnamed(int descriptor, int folder, const std::string& name) {
   if (::linkat(descriptor, "", folder, name.c_str(), AT_EMPTY_PATH) == 0) return true;
   return errno != EEXIST && ::linkat(AT_FDCWD, unnamed_path(descriptor).c_str(), folder, name.c_str(), AT_SYMLINK_FOLLOW) == 0;

@@ -29,17 +29,17 @@ class object_tree_reader {
     how_.stop_requested = options_.stop_requested;
     auto listed = by_.list_remote(folder_, how_, false, options_.max_files);
     if (!listed) return listed.error();
-    if (listed->empty()) return status(errc::not_found, fmt::format("{}: there are no objects below it", shown_name(folder_)));
+    if (listed->empty()) return status(errc::not_found, fmt::format("there are no objects below {}", shown_name(folder_)));
     objects_ = *std::move(listed);
     if (status error = place_all(); !error.ok()) return error;
-    how_.stop_requested = {};  // is for the calling thread
+    how_.stop_requested = {};  // may run only on the calling thread
     run_in_crew(options_.max_threads == 0 ? most_crew_threads() : options_.max_threads, [this](bool is_caller) { return step(is_caller); });
     if (!error_.ok()) return std::move(error_);
     return std::move(files_);
   }
 
  private:
-  // Sorts the objects by path and gives each its memory. The sizes are those of the list.
+  // Sorts the objects by path and chooses memory for each. The sizes are those in the listing.
   status place_all() {
     std::vector<std::pair<std::string, remote_object>> found;
     std::uint64_t total = 0;

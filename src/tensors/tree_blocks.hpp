@@ -14,7 +14,7 @@ struct block_in_use {
   std::size_t used = 0;
 };
 
-// Chooses the memory of a file whose size is known: in this block, in a new one that replaces it, or in a block of its own. Error:
+// Chooses the memory of a file whose size is known: in the block `into`, in a new one that replaces it, or in a block of its own. Error:
 // out_of_memory.
 status find_room(tree_file& file, block_in_use& into);
 // Allocates the file's pages.

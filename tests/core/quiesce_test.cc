@@ -63,7 +63,7 @@ std::vector<std::string> left_over() {
   return found;
 }
 
-// An object that is slow in everything, and that no call may use while it is put to rest.
+// An object whose functions are slow, and that no call may use while it is put to rest.
 class slow_resident final : public core::resident {
  public:
   void call() {
@@ -85,7 +85,7 @@ class slow_resident final : public core::resident {
   std::atomic<int> calls_{0};
 };
 
-// An object whose destruction takes until end().
+// An object whose destructor waits for `end`.
 class ending_resident final : public core::resident {
  public:
   explicit ending_resident(std::shared_future<void> end, std::promise<void>& begun) : end_(std::move(end)), begun_(begun) {}
@@ -107,7 +107,7 @@ void drop_from_page_cache(const std::string& name) {
   ::close(fd);
 }
 
-// The real kernel, but its rings never return a completion. Keeps what the engine gives up.
+// The real kernel, but its rings never return a completion. Remembers them, because the engine never closes them.
 class deaf_kernel final : public forwarding_kernel {
  public:
   static std::vector<sys::ring*>& kept() {
@@ -193,7 +193,7 @@ TEST_F(quiesce_test, leaves_no_thread_and_no_ring_and_the_next_read_gets_the_sam
   }
 }
 
-TEST_F(quiesce_test, an_engine_that_is_made_after_all_that_rested_were_closed_can_be_frozen_too) {
+TEST_F(quiesce_test, an_engine_that_is_created_after_all_resting_engines_were_closed_can_be_frozen) {
   std::array<std::byte, 4096> into{};
   for (int i = 0; i < rounds; ++i) {
     {
@@ -260,7 +260,7 @@ TEST_F(quiesce_test, two_threads_may_call_it_at_once) {
   other.join();
 }
 
-TEST_F(quiesce_test, no_call_is_in_progress_while_objects_are_put_to_rest_that_another_thread_has_just_woken) {
+TEST_F(quiesce_test, no_call_is_in_progress_while_objects_that_another_thread_has_just_woken_are_put_to_rest) {
   const auto slow = std::make_shared<slow_resident>();
   core::gate::add(slow);
   std::atomic<bool> stop{false};
@@ -285,7 +285,7 @@ TEST_F(quiesce_test, waits_for_an_object_that_another_thread_is_destroying) {
   other.join();
 }
 
-TEST_F(quiesce_test, engines_may_come_and_go_on_other_threads) {
+TEST_F(quiesce_test, other_threads_may_create_and_close_engines) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> busy;
   for (int i = 0; i < 3; ++i) {
@@ -320,7 +320,7 @@ TEST_F(quiesce_test, a_ring_that_has_stopped_answering_is_named) {
     const auto memory = with->allocate("host:0", file_bytes);
     drop_from_page_cache(name);
     (void)file.read(memory->data(), file_bytes, 0);
-    const bool was_used = !deaf_kernel::kept().empty();  // or the file system keeps its pages
+    const bool was_used = !deaf_kernel::kept().empty();  // false if the file system keeps its pages
     const auto refused = quiesce();
     const bool is_named = refused.code() == errc::unsupported && refused.message().find("has stopped answering") != std::string_view::npos;
     _exit(is_named == was_used && file.read(memory->data(), file_bytes, 0).ok() ? 0 : 2);

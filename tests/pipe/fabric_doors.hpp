@@ -120,7 +120,7 @@ class fabric_doors final : public sys::fabrics, public std::enable_shared_from_t
     }
 
     const std::shared_ptr<fabric_doors> owner_;
-    const std::shared_ptr<sys::fabric> by_;  // kept, as a line of UCX's keeps its fabric
+    const std::shared_ptr<sys::fabric> by_;  // a line of UCX keeps its fabric, too
     const std::unique_ptr<sys::fabric_line> inner_;
     const told ended_;
     bool failed_ = false;

@@ -161,7 +161,7 @@ TEST_F(pipe_fabric, with_rdma_it_comes_first_between_hosts_and_goes_over_nothing
 }
 
 TEST_F(pipe_fabric, quiesce_names_a_pipe_until_it_is_closed_and_then_ends_its_fabric) {
-  const auto named_threads = [] {
+  const auto ucx_threads = [] {
     int found = 0;
     for (const auto& each : std::filesystem::directory_iterator("/proc/self/task")) {
       std::string name;
@@ -173,7 +173,7 @@ TEST_F(pipe_fabric, quiesce_names_a_pipe_until_it_is_closed_and_then_ends_its_fa
   for (int round = 0; round < 2; ++round) {
     connect({"ucx", "basic"});
     EXPECT_EQ(send(host, host), "ucx");
-    EXPECT_GT(named_threads(), 0);
+    EXPECT_GT(ucx_threads(), 0);
     const auto refused = quiesce();
     EXPECT_EQ(refused.code(), errc::unsupported);
     EXPECT_NE(refused.message().find("the pipe to " + std::string(listener_.url())), std::string_view::npos) << refused.message();
@@ -181,11 +181,11 @@ TEST_F(pipe_fabric, quiesce_names_a_pipe_until_it_is_closed_and_then_ends_its_fa
     there_.close();
     listener_ = {};
     const auto used = quiesce();
-    EXPECT_EQ(used.message(), "quiesce: UCX cannot be frozen, and a closed pipe still uses it: release the pipe object first");
+    EXPECT_EQ(used.message(), "quiesce: a closed pipe still uses UCX, which cannot be frozen: release the pipe object first");
     here_ = {};
     there_ = {};
     EXPECT_EQ(quiesce().message(), "");
-    EXPECT_EQ(named_threads(), 0);
+    EXPECT_EQ(ucx_threads(), 0);
   }
 }
 

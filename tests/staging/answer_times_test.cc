@@ -131,7 +131,7 @@ TEST(answer_times, the_depth_is_about_what_the_file_system_serves_at_once) {
   }
 }
 
-// Threads start and slabs are allocated in that time.
+// In the first windows, threads start and slabs are allocated.
 TEST(answer_times, the_first_windows_do_not_reduce_the_depth) {
   answer_times times;
   served by(times, 10 * ms, 8);

@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.0002
 
 
 class Early(NamedTuple):
-    """A read of a whole file that runs before its reader is imported. `memory`: a tensor of bytes, in which all tensors are placed one after another."""
+    """A read of a whole file that starts before the modules that need it are imported. `memory`: a tensor of bytes that holds all tensors."""
 
     file: _native.File
     header: _native.TensorHeader
@@ -94,11 +94,11 @@ class FirstLoad:
         self.mark("reads begin")
 
     def early(self, file: _native.File) -> Early | None:
-        """Returns the read of a file that is already running, or None. It is cancelled at the end of the load unless `adopt()` is called."""
+        """Returns the read of this file if it has already started, else None. The end of the load cancels it unless `hand_over()` is called."""
         return self._early if self._early is not None and self._early.file is file else None
 
-    def adopt(self) -> None:
-        """Records that the caller waits for the early read."""
+    def hand_over(self) -> None:
+        """Leaves the early read to the caller, who waits for it."""
         self._early = None
 
     def __enter__(self) -> None:
@@ -140,7 +140,7 @@ class FirstLoad:
         self._steps.append(("first bytes", time.perf_counter() - self._began))
 
     def take(self, name: str) -> _native.File | None:
-        """Returns the open file, which the caller closes. Closes it and returns None if it has another name. A second call returns None."""
+        """Returns the open file, which the caller closes. If it has another name, closes it and returns None. A second call returns None."""
         if self._file is None or self._thread != threading.get_ident():
             return None
         if self._file.name != name:

@@ -1,4 +1,4 @@
-"""quiesce(), and the objects in Python that it names because a process cannot be frozen with them."""
+"""quiesce(), and the Python objects that keep a process from being frozen."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class SaveFuture(concurrent.futures.Future[None]):
         return super().exception(timeout)
 
     def _wait(self, timeout: float | None) -> bool:
-        """Returns False if the save has not ended after so many seconds. Its error, if any, stays unread."""
+        """Returns False if the save is still in progress after that many seconds. Its error, if any, still counts as unread."""
         return bool(concurrent.futures.wait([self], timeout).done)
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -209,7 +209,7 @@ def save_in_background(
 
 
 def first_in_progress() -> SaveFuture | None:
-    """Returns a save that has not ended, or None. Takes no lock, because a signal handler may call it."""
+    """Returns a save in progress, or None. Takes no lock, because a signal handler may call it."""
     return next((each for futures in list(_under_way.values()) for each in list(futures)), None)
 
 

@@ -45,7 +45,7 @@ def held_by_server(
 
 
 def _copies(held: HeldWeights, wanted: list[Tensor], device: Any, read: Callable[[set[str]], Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
-    """Yields each tensor after its copy, once the server has proved that it is still alive. If the server ends, reads the rest from the files."""
+    """Yields each tensor once it is copied and the server has proved that it is still alive. If the server ends, reads the rest from the files."""
     left = {each.name for each in wanted}
     place = framework_on("pt", device)
     try:

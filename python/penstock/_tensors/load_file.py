@@ -198,7 +198,7 @@ class Layout:
         """Allocates the memory and starts reading into it. The first load of a process may already be reading."""
         if len(self.ranges) == 1 and (early := first_load.early(self.ranges[0][0].file)) is not None:
             reads.adopt(*self.ranges[0], early.future)
-            first_load.adopt()
+            first_load.hand_over()
             return self.place.library.arena_over(early.memory, self.place.device)
         arena = self.place.arena(self.nbytes)
         for source, ranges in self.ranges:

@@ -151,7 +151,7 @@ class Reads:
         self._batches.append(Request(future, source, ranges.offsets * (1 + len(copies)), ranges.sizes * (1 + len(copies))))
 
     def adopt(self, source: Source, ranges: Ranges, future: _native.Future[list[int]]) -> None:
-        """Adds a batch that already runs."""
+        """Adds a batch that has already started."""
         self._batches.append(Request(future, source, ranges.offsets, ranges.sizes))
 
     def _start_rows(self, source: Source, memory: Any, ranges: Ranges) -> Ranges:

@@ -130,7 +130,7 @@ def _facts_of(source: Source) -> SourceFile | None:
         descriptor = source.file.fileno()
     except Error:
         return None
-    with contextlib.suppress(OSError):  # a page that a mapping has changed gets a new time stamp for its next change only after it is written
+    with contextlib.suppress(OSError):  # a write through a mapping updates the file's times only if its page was clean before
         os.fdatasync(descriptor)
     return describe_file(descriptor, source.name)
 

@@ -125,7 +125,7 @@ class WeightsCache:
     def fill(self, key: Key, module: torch.nn.Module, load: Callable[[torch.nn.Module], object]) -> None:
         """Fills the tensors of a module in place from the cache. If the cache lacks them, calls load(module) and stores the module's state.
 
-        load() must fill all parameters. Stores nothing if the next process could not do the same: if load() replaces modules, replaces tensors by others
+        load() must fill all parameters. Stores nothing if the next process could not do the same: if load() replaces modules, replaces tensors with others
         that differ in type or layout, or changes attributes other than tensors, numbers, strings, bools and None.
         """
         before = self._state_of(module)
@@ -289,7 +289,7 @@ class WeightsCache:
             raise NotCacheable(f"needs {nbytes} bytes, and the capacity of {self.folder} is {self._capacity}")
         entries = [each for each in self._entries() if each[2] != replaced]
         total = sum(size for _, size, _ in entries)
-        if self._room() + total < disk_bytes:  # checked first, because no entry must be removed in vain
+        if self._room() + total < disk_bytes:  # checked first, so that no entry is removed in vain
             raise NotCacheable(f"needs {nbytes} bytes, and the file system of {self.folder} must keep {self._free} bytes free")
         while entries and (total + nbytes > self._capacity or self._room() < disk_bytes):
             _, size, path = entries.pop(0)

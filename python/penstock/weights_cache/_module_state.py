@@ -22,11 +22,11 @@ _LEAST_ADDRESS = 1 << 31
 
 class ModuleState(NamedTuple):
     """- `tensors`: parameters, buffers and tensors that are attributes, by name, without their Python attributes.
-    - `kinds`: for each tensor "parameter", "buffer", "temporary buffer" (not part of the state dict) or "attribute".
+    - `kinds`: for each tensor, "parameter", "buffer", "temporary buffer" (not part of the state dict) or "attribute".
     - `classes`: the class of each module, by the module's name.
     - `values`: attributes of modules and their quantization methods that are numbers, strings, bools or None, by the owner's name. Large integers may
       be addresses, which differ between processes, so they are left out.
-    - `modes`: `training` of each module, by its name and ":training", and `requires_grad` of each parameter. Only those to restore.
+    - `modes`: `training` of each module, by the name "MODULE:training", and `requires_grad` of each parameter, by its name. Only those to restore.
     - `added`: the tensors that a module may lack. None means any.
     """
 
@@ -38,7 +38,7 @@ class ModuleState(NamedTuple):
     added: list[str] | None = None
 
     def since(self, before: ModuleState) -> ModuleState:
-        """Returns this state of a module with only the modes that have changed since an earlier state, and with the tensors that are new."""
+        """Returns this state with only the modes that differ from those of an earlier state, and with the names of the new tensors in `added`."""
         modes = {name: value for name, value in self.modes.items() if before.modes.get(name) != value}
         return self._replace(modes=modes, added=[name for name in self.tensors if name not in before.tensors])
 
@@ -70,7 +70,7 @@ def state_of(module: torch.nn.Module) -> ModuleState:
 
 
 def objects_of(module: torch.nn.Module) -> dict[str, Any]:
-    """Returns the attributes that a state leaves out, except large integers. Lists, dicts and sets are lists of their items."""
+    """Returns the attributes that a state leaves out, except large integers. Lists, dicts and sets are replaced with lists of their items."""
     return {
         f"{path}.{name}".lstrip("."): _items_of(value)
         for prefix, owner in module.named_modules(remove_duplicate=False)
@@ -81,7 +81,7 @@ def objects_of(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def changed_object(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """Returns the name of an attribute that is new, or that has another object or other items than before."""
+    """Returns the name of an attribute that is new, or whose object or items have changed."""
     return next((name for name, value in after.items() if name not in before or not _is_same(before[name], value)), None)
 
 
@@ -167,7 +167,7 @@ def matches(stored: ModuleState, storages: Sequence[Any], own: ModuleState) -> l
     """
     if stored.classes != own.classes:
         names = [name for name in {**stored.classes, **own.classes} if stored.classes.get(name) != own.classes.get(name)]
-        return f"has another class of the module {names[0]!r}"
+        return f"has another class for the module {names[0]!r}"
     for name in stored.tensors:
         if name not in own.tensors and stored.added is not None and name not in stored.added:
             return f"has {name}, which the module lacks"
@@ -181,7 +181,7 @@ def matches(stored: ModuleState, storages: Sequence[Any], own: ModuleState) -> l
         storage = tensor.untyped_storage()
         number = numbers[theirs.untyped_storage()._cdata]
         if stored.kinds[name] != own.kinds[name] or _facts(tensor) != _facts(theirs) or storage.nbytes() != storages[number].nbytes():
-            return f"has another type or layout of {name}"
+            return f"has another type or layout for {name}"
         if owners.setdefault(storage._cdata, number) != number or (found[number] or storage)._cdata != storage._cdata:
             return f"shares the memory of {name} differently"
         found[number] = storage
@@ -214,7 +214,7 @@ def _add(owner: torch.nn.Module, name: str, tensor: Any, kind: str) -> None:
     if kind == "parameter":
         setattr(owner, name, torch.nn.Parameter(tensor, requires_grad=False))
         return
-    owner._parameters.pop(name, None)  # None in the place of a tensor
+    owner._parameters.pop(name, None)  # its value is None
     if kind == "attribute":
         setattr(owner, name, tensor)
     else:

@@ -5,8 +5,8 @@
 SGLang finds `register()` through the entry point "penstock" in the group sglang.srt.plugins. Like SGLang's own format "presharded", a later start builds
 the model, runs its quantization methods on weights without values, and then fills in the stored state.
 
-With "server", a load copies the tensors from `penstock serve` if it holds the same files. True looks for a server on this GPU, and on the host if there
-is one rank, because a rank that needs only parts reads less from the files in the page cache. An address selects a server.
+With "server", a load copies the tensors from `penstock serve` if it holds the same files. An address selects a server. `true` looks for one on this GPU,
+and on the host if there is only one rank: one of several ranks reads less if it reads its parts from files in the page cache.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = logging.getLogger("penstock")
 _LOADER = "sglang.srt.model_loader.loader.DefaultModelLoader"
 _OPTIONS = ("cache", "cache_bytes", "server")
 _ITERATORS = ("safetensors_weights_iterator", "buffered_multi_thread_safetensors_weights_iterator")
-_server: ContextVar[bool | str] = ContextVar("server", default=False)  # of the loader that looks up an iterator
+_server: ContextVar[bool | str] = ContextVar("server", default=False)  # the option of the loader that is choosing an iterator
 # Substrings of the names of server arguments that may affect the layout of the weights.
 _ARGUMENTS = ("attention", "backend", "dtype", "disable_", "enable_", "ep_", "lora", "moe", "quant", "speculative")
 
@@ -64,7 +64,7 @@ def _init(theirs: Callable[..., None], self: Any, load_config: Any) -> None:
 
 def _get_weights_iterator(theirs: Callable[..., Any], self: Any, *arguments: Any, **options: Any) -> Any:
     token = _server.set(getattr(self, "_penstock_server", False))
-    try:  # SGLang calls an iterator's function before it returns
+    try:  # theirs() calls _weights() before it returns
         return theirs(self, *arguments, **options)
     finally:
         _server.reset(token)

@@ -62,7 +62,7 @@ class Contents(NamedTuple):
 
 
 def state_of(name: str) -> FileState:
-    """Opens the file, because a network file system then asks its server for changes. Raises OSError, also if it is not a regular file."""
+    """Opens the file, because a network file system then asks its server for changes. Raises OSError if that fails, or if it is not a regular file."""
     path = os.path.realpath(name)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -196,7 +196,7 @@ def _wait_for_tick(state: FileState) -> None:
 def _hash_of(path: str) -> str:
     """Returns the SHA-256 of the size and of the SHA-256 of each 16 MiB. Reads through the page cache, because the file is about to be loaded."""
     with open(path, "rb", buffering=0) as file:
-        with contextlib.suppress(OSError):  # a page that a mapping has changed gets a new time stamp for its next change only after it is written
+        with contextlib.suppress(OSError):  # a write through a mapping updates the file's times only if its page was clean before
             os.fdatasync(file.fileno())
         size = os.fstat(file.fileno()).st_size
         parts = in_threads(lambda start: _hash_of_chunk(file.fileno(), start), range(0, size, _CHUNK_BYTES))

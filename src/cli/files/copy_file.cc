@@ -171,8 +171,8 @@ status copy_by_lanes(const engine& owner, int from_fd, int to_fd, const std::str
   return error.ok() ? pipeline.finish() : error;
 }
 
-// Copies the beginning of a file inside the kernel, which copies each byte once instead of twice. Returns its length: 0 if the kernel or
-// the file system cannot do that. Never shares blocks.
+// Copies inside the kernel, from the beginning of a file: each byte is copied once instead of twice. Returns the number of bytes copied,
+// which is 0 if the kernel or the file system cannot do that. Never shares blocks.
 std::uint64_t send_bytes(int from_fd, int to_fd, std::uint64_t length) {
   off_t sent = 0;
   while (static_cast<std::uint64_t>(sent) < length) {
@@ -192,7 +192,7 @@ status copy_plainly(int from_fd, int to_fd, const std::string& from, const std::
   };
   if (has_holes) return for_each_piece(from_fd, from, out.bytes, copy);
   out.copied = send_bytes(from_fd, to_fd, out.bytes);
-  return out.copied == out.bytes ? status() : copy(out.copied, out.bytes - out.copied);  // says why sending failed
+  return out.copied == out.bytes ? status() : copy(out.copied, out.bytes - out.copied);  // copies the rest, or returns the error
 }
 
 status copy_object_bytes(const engine& owner, const file& source, int to_fd, const std::string& to, std::uint64_t size) {

@@ -26,7 +26,7 @@ struct copied_file {
   std::uint64_t bytes = 0;   // size of the file
   std::uint64_t copied = 0;  // bytes actually moved; the rest are holes or shared blocks
   bool cloned = false;
-  bool may_clone = true;                   // false: no file of these two folders can share blocks
+  bool may_clone = true;                   // false: no files in these two folders can share blocks
   std::pair<dev_t, ino_t> identity{0, 0};  // of a local copy
   status not_preserved{};                  // the error of preserve_facts(); the copy exists nevertheless
 };
@@ -51,9 +51,9 @@ result<copied_file> copy_file(const engine& owner, const std::string& from, cons
 inline constexpr std::uint64_t small_object = std::uint64_t{8} << 20;
 result<copied_file> copy_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how,
                                 int folder = -1);
-// Writes an S3 object from a file, or from an object given by its URL, whose size may be known. Several threads may copy files smaller than
-// small_object at once. Errors: those of engine::begin_upload() and upload::publish();
-// unsupported (how.preserve); internal if the object, which exists by then, differs from its source; cancelled.
+// Writes an S3 object from a file or another object. from: a path or URL, and may contain the size. Several threads may copy sources
+// smaller than small_object at once. Errors: those of engine::begin_upload() and upload::publish(); unsupported (how.preserve); internal if
+// the object, which exists by then, differs from its source; cancelled.
 result<copied_file> copy_to_object(const engine& owner, const remote_object& from, const std::string& to, const copy_options& how);
 
 // Sets the mode and times of a file or folder copied to `path` to those of `like`, and its owner if this process runs as root. Sets as much

@@ -9,7 +9,7 @@
 
 namespace penstock::cli {
 
-// Calls copy(i) for each of the files, whose sizes these are: on several threads if it is small. Stops early after an interrupt.
+// Calls copy(i) for each file, on several threads for small ones. sizes: of the files; nullopt: unknown. Stops early after an interrupt.
 void copy_with_server(std::span<const std::optional<std::uint64_t>> sizes, const std::function<void(std::size_t)>& copy);
 
 }  // namespace penstock::cli

@@ -106,7 +106,7 @@ class copier {
   [[nodiscard]] const cp_totals& totals() const { return totals_; }
 
  private:
-  // Folders that the first of their files opens, so that the kernel does not look up their paths for each file.
+  // Source and target folder of new files. The first file opens them, so that the kernel does not look up their paths for each file.
   struct folder_pair {
     std::once_flag once;
     owned_fd from, to;
@@ -120,7 +120,7 @@ class copier {
     remote_object from;
     std::string to;
     std::string folder;  // of the target, relative to the tree
-    bool is_new;         // there is nothing under the target's name
+    bool is_new;         // the target does not exist, or is another object's
   };
   struct object_upload {
     remote_object from;  // or a file's path
@@ -251,7 +251,7 @@ class copier {
       }
       const bool is_link = S_ISLNK(info.st_mode);
       if (is_link && (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || !lies_in(whole, path))) {
-        failed({errc::not_a_file, fmt::format("{} was not copied: it is a link to something other than a file inside {}", path, whole)});
+        failed({errc::not_a_file, fmt::format("{} was not copied: it is a link that does not lead to a file inside {}", path, whole)});
       } else if (S_ISDIR(info.st_mode)) {
         add_uploads(path, to + name + "/", whole, uploads);
       } else if (S_ISREG(info.st_mode)) {
@@ -287,7 +287,7 @@ class copier {
     told(from, to);
   }
 
-  // Returns no objects if the server cannot list any.
+  // Returns no objects if the server cannot list objects.
   result<std::vector<remote_object>> objects_below(const std::string& url) {
     auto found = owner_.list_remote(url_of_folder(url), how_.server);
     const bool is_unlisted = !found && (found.error().code() == errc::unsupported || found.error().code() == errc::invalid_argument);
@@ -313,7 +313,7 @@ class copier {
     if (!tree) return failed(tree.error());
     auto copies = targets_of(url_of_folder(from), *std::move(found), *tree);
     std::mutex lock;
-    std::vector<object_download*> later;  // whose targets appeared in the meantime
+    std::vector<object_download*> later;  // their targets appeared in the meantime
     copy_with_server(sizes_of(copies), [&](std::size_t i) {
       auto how = how_;
       how.keep_existing = how.keep_existing || copies[i].is_new;
@@ -322,12 +322,12 @@ class copier {
       if (!copied && is_there_already(copied.error())) {
         later.push_back(&copies[i]);
       } else {
-        note_download(copies[i], copied);
+        note_downloaded(copies[i], copied);
       }
     });
     // Such a target may be this command's copy of another object, if the file system ignores case.
     for (const object_download* each : later) {
-      if (may_make(each->from.url, each->to)) note_download(*each, copy_below(*each, *tree, how_));
+      if (may_make(each->from.url, each->to)) note_downloaded(*each, copy_below(*each, *tree, how_));
     }
   }
   result<copied_file> copy_below(const object_download& what, const folder_tree& tree, const copy_options& how) {
@@ -335,12 +335,12 @@ class copier {
     if (!folder) return folder.error().with_context(fmt::format("copy {} to {}", shown_name(what.from.url), what.to));
     return copy_object(owner_, what.from, what.to, how, folder->get());
   }
-  void note_download(const object_download& what, const result<copied_file>& copied) {
+  void note_downloaded(const object_download& what, const result<copied_file>& copied) {
     note_copied(what.from.url, what.to, copied);
     if (copied) sync_folder_of(what.to);
   }
 
-  // Returns the objects to copy and their targets, and creates folders for objects that only mark them. folder: the URL of the objects.
+  // Returns the objects to copy and their targets, and creates folders for objects that only mark folders. folder: the URL above them.
   std::vector<object_download> targets_of(const std::string& folder, std::vector<remote_object> found, const folder_tree& tree) {
     std::vector<object_download> copies;
     std::set<std::string> inner;              // folders of objects
@@ -370,9 +370,9 @@ class copier {
         return true;
       };
       if (inner.contains((fs::path(each.folder) / fs::path(each.to).filename()).string()))
-        return refuse(fmt::format("{} is the folder of other objects", each.to));
+        return refuse(fmt::format("{} is a folder that contains other objects", each.to));
       if (!may_make(each.from.url, each.to)) return true;
-      if (!targets_.insert(each.to).second) return refuse(fmt::format("another object is copied to {}", each.to));
+      if (!targets_.insert(each.to).second) return refuse(fmt::format("another object has the same target, {}", each.to));
       struct stat info {};
       if (::lstat(each.to.c_str(), &info) == 0) each.is_new = !there.insert({info.st_dev, info.st_ino}).second;
       return false;
@@ -464,7 +464,7 @@ class copier {
     how.keep_existing = true;
     std::mutex lock;
     std::vector<std::size_t> others;     // large files, and files that appeared in the meantime
-    constexpr unsigned descriptors = 8;  // of each thread: both files and folders, copies of two, and a reserve
+    constexpr unsigned descriptors = 8;  // per thread: both files, both folders, copies of two, and a reserve
     run_at_once(new_files_.size(), steps_at_once(small_file, most_crew_threads(descriptors)), [&](std::size_t i) {
       const auto copied = copy_new_file(new_files_[i], how);
       new_files_[i].in.reset();
