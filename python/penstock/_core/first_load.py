@@ -63,18 +63,19 @@ class FirstLoad:
         if is_on_gpu and isinstance(filename, (str, os.PathLike)) and not _native.is_url(filename):
             try:
                 self._file = _native.open(os.fspath(filename))
+                # Before the threads start: while they pin memory, the header's page faults would wait for them, which takes ten times as long.
+                header = _native.read_safetensors(self._file) if as_torch else None
                 self._file.prepare(device)
                 self.mark("engine")
-                if as_torch:
-                    self._start(self._file, device)
+                if header is not None:
+                    self._start(self._file, header, device)
             except Exception:  # not a single file, or a mistake that the load itself will report
                 self._close()
         else:
             self.mark("engine")
         return self
 
-    def _start(self, file: _native.File, device: Any) -> None:
-        header = _native.read_safetensors(file)
+    def _start(self, file: _native.File, header: _native.TensorHeader, device: Any) -> None:
         nbytes, _, packed = header.place(_native.MODEL_ALIGNMENT)
         if not nbytes or "F4" in header.kinds():  # each tensor of this type must be checked
             return
