@@ -10,7 +10,7 @@ import ast
 import sys
 from pathlib import Path
 
-LIMITS = {"lines of python/penstock": 32_744, "lines of src": 89_846, "public Python names": 392}
+LIMITS = {"lines of python/penstock": 32_744, "lines of src": 89_845, "public Python names": 392}
 
 
 def lines_of(folder: Path, *patterns: str) -> int:
