@@ -26,7 +26,7 @@ class ObjectServer:
         self.url = ""
         self.connections: list[socket.socket] = []
         self._now = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
 
     @property
     def options(self) -> dict[str, object]:
@@ -43,11 +43,17 @@ class ObjectServer:
             faults = self.faults.get(key)
             return faults.pop(0) if faults else None
 
+    def wait_for_others(self, count: int) -> None:
+        """Waits until so many requests have been in progress at once. For use as a fault."""
+        with self._lock:
+            self._lock.wait_for(lambda: self.most_at_once >= count, timeout=2)
+
     @contextmanager
     def counted(self) -> Iterator[None]:
         with self._lock:
             self._now += 1
             self.most_at_once = max(self.most_at_once, self._now)
+            self._lock.notify_all()
         try:
             yield
         finally:

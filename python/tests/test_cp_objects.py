@@ -129,6 +129,7 @@ def test_a_folder_is_uploaded_and_downloaded_unchanged(server: ObjectServer, tmp
 def test_a_small_file_is_uploaded_with_one_request(server: ObjectServer, tmp_path: Path) -> None:
     fill(tmp_path / "from", {str(i): b"x" * (i + 1) for i in range(300)})
     server.asked.clear()
+    server.faults = {f"up/{name}": [lambda server: server.wait_for_others(4)] for name in sorted(map(str, range(300)))[:8]}
     assert cp(server, "-r", tmp_path / "from", "s3://bucket/up").returncode == 0
     assert sorted(server.asked) == sorted(("PUT", f"up/{i}") for i in range(300))
     assert 4 <= server.most_at_once <= 64

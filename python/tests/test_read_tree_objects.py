@@ -45,6 +45,7 @@ def test_a_whole_bucket_can_be_read(server: ObjectServer) -> None:
 
 def test_objects_are_requested_in_parallel_up_to_a_limit(server: ObjectServer) -> None:
     server.objects = {f"p/{i}": b"x" * 100 for i in range(600)}
+    server.faults = {key: [lambda server: server.wait_for_others(4)] for key in sorted(server.objects)[:8]}
     assert len(read_tree(server)) == 600
     assert 4 <= server.most_at_once <= 129
 
