@@ -72,8 +72,7 @@ void make_pending(python_pending* self, nb::handle path, std::optional<unsigned>
     return pending_file::create(by, text, how);
   }();
   if (!made) raise(made.error(), {shown_name(text)});
-  if (!storage_options.is_none() && !made->is_object())
-    raise_invalid("storage_options applies only to URLs, and " + text + " is not a URL");
+  if (!storage_options.is_none() && !made->is_object()) raise_not_a_url(text);
   new (self) python_pending(*std::move(made), text);
 }
 

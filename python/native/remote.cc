@@ -446,6 +446,10 @@ nb::list take_retries(const noted_retries& self) {
 
 }  // namespace
 
+void raise_not_a_url(const std::string& name) {
+  raise_invalid("storage_options applies only to URLs, and " + shown_name(name) + " is not a URL");
+}
+
 void add_remote(nb::module_& module) {
   nb::class_<noted_retries>(module, "_RemoteRetries", "Records retried requests, for storage_options[\"retries\"].")
       .def(nb::init<>())

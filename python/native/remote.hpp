@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <penstock/penstock.hpp>
+#include <string>
 
 namespace penstock::python {
 
@@ -17,6 +18,9 @@ struct noted_retries {
 // options: a mapping of names to strings, bools and numbers, or None. Raises TypeError for a different type, and penstock.InvalidArgument
 // for an unknown name or value. No message contains a value, except an unknown kind.
 remote_options parse_storage_options(nb::handle options);
+
+// Raises penstock.InvalidArgument, because storage_options was passed with a name that is not a URL.
+[[noreturn]] void raise_not_a_url(const std::string& name);
 
 void add_remote(nb::module_& module);
 

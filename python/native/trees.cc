@@ -45,7 +45,7 @@ nb::dict read(nb::handle folder, nb::handle storage_options, std::uint64_t max_b
   const std::string path = path_text(folder);
   const bool is_remote = is_url(path);
   const remote_options server = parse_storage_options(storage_options);
-  if (!is_remote && !storage_options.is_none()) raise_invalid("storage_options applies only to URLs, and " + path + " is not a URL");
+  if (!is_remote && !storage_options.is_none()) raise_not_a_url(path);
   const std::optional<engine> by = is_remote ? std::optional(shared_engine()) : std::nullopt;
   auto files = [&] {
     without_gil_until_signal unlocked;

@@ -12,15 +12,15 @@ from .errors import Error, TimedOut
 
 __all__ = ["add_obstacle", "quiesce", "remove_obstacle"]
 
-_obstacles: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_obstacles: dict[weakref.ref[Any], str] = {}  # names by holder
 
 
 def add_obstacle(holder: object, name: str) -> None:
-    _obstacles[holder] = name
+    _obstacles[weakref.ref(holder, lambda ended: _obstacles.pop(ended, None))] = name
 
 
 def remove_obstacle(holder: object) -> None:
-    _obstacles.pop(holder, None)
+    _obstacles.pop(weakref.ref(holder), None)
 
 
 def quiesce(timeout: float | None = None) -> None:
@@ -36,8 +36,8 @@ def quiesce(timeout: float | None = None) -> None:
     began = time.monotonic()
     left = timeout
     while True:
-        if _obstacles:
-            raise Error(f"quiesce: this process cannot be frozen: close {', '.join(_obstacles.values())} first", code="unsupported")
+        if names := list(_obstacles.values()):  # a copy, because other threads may add and remove
+            raise Error(f"quiesce: this process cannot be frozen: close {', '.join(names)} first", code="unsupported")
         _native.quiesce(left)
         saving = sys.modules.get("penstock._core.saving")
         first = saving.first_in_progress() if saving else None

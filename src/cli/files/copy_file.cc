@@ -241,7 +241,7 @@ status copy_object_to_end(const file& target, const std::string& from, std::uint
   });
 }
 
-// For small files, several of which are copied at once.
+// Copies a small object with one request each way. Other copies run at the same time, so it needs no pipeline.
 status copy_object_whole(const file& source, const file& target, std::uint64_t size) {
   std::vector<std::byte> buffer(size);
   const io_result read = source.read(buffer.data(), size, 0);
