@@ -311,7 +311,6 @@ class planner {
                                    precedes_others(offset + length),
                                    in_.lanes,
                                    in_.shared_link,
-                                   in_.most_bytes,
                                    in_.late_piece};
     cuts_.assign(1, {length});
     if (const auto by = in_.paths->of(kind).cut; by != nullptr) {

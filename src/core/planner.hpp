@@ -103,7 +103,6 @@ struct plan_input {
   bool shared_link = false;         // with other requests, which benefit more from longer copies than this one does from an early first
                                     // copy
   bool memory_file_system = false;  // tmpfs: registering its pages is slow
-  std::uint64_t most_bytes = 0;     // size of a slab, the limit for a staged piece or wave
   // Returns why a path cannot serve a range, or nullopt if it can. Called for the whole range. For paths that transfer whole requests, it
   // is called for the body, which is empty in a forced write that consists of edges only.
   std::function<std::optional<std::string>(path_kind, std::uint64_t offset, std::uint64_t length)> refuses;

@@ -19,7 +19,6 @@ struct range_to_cut {
   bool precedes_others = false;  // other ranges start when it completes
   unsigned lanes = 1;
   bool shared_link = false;      // with other requests, which benefit more from longer copies than this one does from an early first copy
-  std::uint64_t most_bytes = 0;  // size of a slab
   std::uint64_t late_piece = 0;  // the best size of one read from a slow server; 0: the server is not slow
 };
 

@@ -138,7 +138,7 @@ void lanes::feed(const void* link, bool was_idle) noexcept {
   if (feeds_.fetch_add(1, std::memory_order_relaxed) % feeds_between == feeds_between - 1) adjust();
 }
 
-// Removes a lane if most work items wait for a link that is behind. Adds one if a link is often idle while work items are queued.
+// Removes a lane if most work items wait for a link that is behind. Adds one per link if a link is often idle while work items are queued.
 void lanes::adjust() noexcept {
   const unsigned idle = idle_feeds_.exchange(0);
   const unsigned waits = waits_.exchange(0);
@@ -148,7 +148,7 @@ void lanes::adjust() noexcept {
   if (at_work > most || (waits > feeds_between / 2 && at_work > least_at_work)) {
     at_work_.compare_exchange_strong(at_work, at_work - 1);
   } else if (idle > feeds_between / 10 && at_work < most && queue_.size() > std::size_t{2} * at_work) {
-    add_one(at_work + 1);
+    grow(std::min(most, at_work + std::max(links, 1U)));
   }
 }
 
@@ -160,7 +160,7 @@ unsigned lanes::links_fed() noexcept {
   return std::max(now, links_before_.exchange(now));
 }
 
-void lanes::add_one(unsigned to) noexcept {
+void lanes::grow(unsigned to) noexcept {
   {
     const std::lock_guard guard(lock_);
     if (stopping_.load() || (threads_.size() < to && !start(to).ok())) return;  // the running lanes continue

@@ -21,9 +21,9 @@ namespace penstock::staging {
 class lanes {
  public:
   static constexpr unsigned most_lanes = 64;
-  // More lanes never increased the throughput of one link: with 8, 10, 12 and 16 lanes, reads of a cached file reach 48.7, 52.2, 51.1 and
-  // 46.7 GB/s at 0.165, 0.191, 0.232 and 0.323 CPU s/GB (H100, 32 cores).
-  static constexpr unsigned most_of_one_link = 10;
+  // More lanes never increased the throughput of one link. With 8, 10, 12, 14 and 16 lanes, reads of a cached file reach 35, 45, 51, 50 and
+  // 50 GB/s at 0.23, 0.22, 0.23, 0.25 and 0.28 CPU s/GB (H100, 16 cores that copy 4.5 GB/s each; faster cores need 8 to 10 lanes).
+  static constexpr unsigned most_of_one_link = 12;
   // usual: the initial number of active lanes. With follows_links, the number changes later; otherwise it is constant.
   struct crew {
     unsigned most = 1;
@@ -95,7 +95,7 @@ class lanes {
   void note(clock::duration took) noexcept;
   void adjust() noexcept;
   unsigned links_fed() noexcept;
-  void add_one(unsigned to) noexcept;
+  void grow(unsigned to) noexcept;
 
   const crew size_;
   const std::chrono::microseconds spin_;

@@ -51,7 +51,6 @@ plan_input device_read(std::uint64_t offset, std::uint64_t length) {
   input.cache_page_bytes = page;
   input.has_direct = true;
   input.lanes = 6;
-  input.most_bytes = 4 * mib;
   input.refuses = [](path_kind path, std::uint64_t, std::uint64_t) {
     return path::built_in_paths().of(path).gpu_direct ? std::optional<std::string>("none") : std::nullopt;
   };
@@ -96,7 +95,7 @@ void expect_covered_once_in_order(const plan_input& input, const std::vector<pla
 }
 
 // A wave's pieces share one slab: they are neighbours of one kind, and fit it.
-void expect_waves_fit(const plan_input& input, const std::vector<planned_piece>& pieces) {
+void expect_waves_fit(const std::vector<planned_piece>& pieces) {
   for (std::size_t i = 0; i < pieces.size(); i += pieces[i].wave) {
     const auto count = pieces[i].wave;
     ASSERT_GE(count, 1U) << "a piece that belongs to no wave";
@@ -109,7 +108,7 @@ void expect_waves_fit(const plan_input& input, const std::vector<planned_piece>&
       ASSERT_FALSE(pieces[j].way == path::way::past_cache);
       bytes += pieces[j].length;
     }
-    ASSERT_LE(bytes, input.most_bytes);
+    ASSERT_LE(bytes, 4 * mib);
   }
 }
 
@@ -118,7 +117,7 @@ void expect_pieces_can_be_carried(const plan_input& input, const std::vector<pla
     ASSERT_NE(piece.path, path_kind::automatic);
     ASSERT_EQ(piece.path == path_kind::posix, !input.on_device);
     if (piece.path == path_kind::staged || piece.path == path_kind::posix) {
-      ASSERT_LE(piece.length, input.most_bytes);
+      ASSERT_LE(piece.length, 4 * mib);
     }
     if (piece.way != path::way::past_cache) continue;
     ASSERT_TRUE(piece.path == path_kind::staged || input.late_piece > 0);
@@ -155,7 +154,6 @@ plan_input random_input(Random& random) {
   input.lanes = static_cast<unsigned>(pick(random, 1, 64));
   input.few_cores = pick(random, 0, 1) == 0;
   input.memory_file_system = pick(random, 0, 5) == 0;
-  input.most_bytes = (4 * mib) << pick(random, 0, 1);
   if (!input.is_write && pick(random, 0, 2) == 0) input.late_piece = pick(random, 0, 1) == 0 ? mib : mib - page;
   return input;
 }
@@ -193,7 +191,7 @@ TEST(planner, any_plan_covers_the_range_once_in_order_with_pieces_that_fit) {
     const auto pieces = plan_of(input);
     ASSERT_NO_FATAL_FAILURE(expect_covered_once_in_order(input, pieces));
     ASSERT_NO_FATAL_FAILURE(expect_pieces_can_be_carried(input, pieces));
-    ASSERT_NO_FATAL_FAILURE(expect_waves_fit(input, pieces));
+    ASSERT_NO_FATAL_FAILURE(expect_waves_fit(pieces));
     if (input.is_write && input.on_device && (!input.direct_writes && input.has_cached)) {
       EXPECT_TRUE(std::none_of(pieces.begin(), pieces.end(), [](const auto& piece) { return piece.way == path::way::past_cache; }));
     }
@@ -278,7 +276,7 @@ TEST(planner, plans_that_ask_about_little_at_a_time_cover_the_range_one_after_th
       input.most_asked = pick(random, 1, 32 * mib);
       const auto pieces = plan_of(input);
       ASSERT_FALSE(pieces.empty());
-      ASSERT_NO_FATAL_FAILURE(expect_waves_fit(input, pieces));
+      ASSERT_NO_FATAL_FAILURE(expect_waves_fit(pieces));
       ASSERT_NO_FATAL_FAILURE(expect_pieces_can_be_carried(input, pieces));
       const bool may_map = input.prefer == preference::cpu || (input.prefer == preference::automatic && input.few_cores);
       if (input.lanes > 1 && !may_map) {

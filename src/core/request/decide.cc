@@ -137,7 +137,6 @@ result<std::vector<planned_piece>> decide(runtime& with, file_core& file, const 
   input.few_cores = with.few_cores();
   input.busy_cores = spares_busy_cores(with, file, whole, place, options);
   input.memory_file_system = from.facts().in_memory;
-  input.most_bytes = staging::large_slab_bytes;
   // explain() has no address, so it assumes an aligned one.
   input.aligned_together =
       rest.memory == nullptr || (reinterpret_cast<std::uintptr_t>(rest.memory) - rest.offset) % path::direct_alignment == 0;
