@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <penstock/detail/digest.hpp>
 #include <penstock/detail/shared_memory.hpp>
 #include <string>
 #include <utility>
@@ -213,6 +214,38 @@ device_memory open_shared_memory(const std::string& device, const nb::bytes& han
   return {std::move(*opened), device};
 }
 
+std::vector<detail::digest_part> digest_parts(const nb::list& given) {
+  std::vector<detail::digest_part> parts;
+  parts.reserve(nb::len(given));
+  for (const nb::handle each : given) {
+    if (!nb::isinstance<nb::tuple>(each) || nb::len(each) != 3) {
+      throw nb::type_error(("parts must contain tuples of three int, not " + type_of(each)).c_str());
+    }
+    parts.push_back({reinterpret_cast<const void*>(unsigned_integer(each[0], "an address")), unsigned_integer(each[1], "a size"),
+                     unsigned_integer(each[2], "a row")});
+  }
+  return parts;
+}
+
+nb::tuple digest_of(const nb::list& given) {
+  const auto parts = digest_parts(given);
+  const auto sums = [&] {
+    const without_gil unlocked;
+    return detail::digest_of(parts);
+  }();
+  return nb::make_tuple(sums[0], sums[1], sums[2], sums[3]);
+}
+
+void add_to_digest(const nb::list& given, std::uint64_t sums, std::uint64_t stream) {
+  const auto parts = digest_parts(given);
+  const auto added = [&] {
+    const auto engine = shared_engine();
+    const without_gil unlocked;
+    return detail::add_to_digest(engine, parts, reinterpret_cast<std::uint64_t*>(sums), reinterpret_cast<void*>(stream));
+  }();
+  if (!added.ok()) raise(added);
+}
+
 const char* kind_word(memory_kind kind) {
   constexpr const char* words[] = {"host", "pinned", "device"};
   return words[static_cast<std::size_t>(kind)];
@@ -327,6 +360,11 @@ void add_devices(nb::module_& module) {
   module.def("open_shared_memory", &open_shared_memory, "device"_a, "handle"_a, "offset"_a, "nbytes"_a, "descriptor"_a, "process"_a,
              "Maps device memory of another process, whose PID here is process, as a DeviceBuffer. Writes change that process's memory.\n"
              "Raises penstock.Error.");
+  module.def("digest_of", &digest_of, "parts"_a,
+             "Returns the four sums of a digest (see weights_cache/_digest.py) of host memory: tuples of address, nbytes and first row.");
+  module.def("add_to_digest", &add_to_digest, "parts"_a, "sums"_a, "stream"_a,
+             "Queues on a stream the addition of the digest of device memory to the four 64-bit integers at the address sums, on the\n"
+             "same device. An empty list loads the kernel, which may wait for the device. Raises penstock.Error.");
   module.def(
       "describe", &describe, "memory"_a,
       "Describes the memory of a buffer or address: {\"kind\": \"host\" | \"pinned\" | \"device\", \"device\": its name or None, \"base\"\n"

@@ -596,6 +596,11 @@ def share_memory(memory: _Buffer) -> tuple[bytes, int, int, int]:
 def open_shared_memory(device: str, handle: bytes, offset: int, nbytes: int, descriptor: int, process: int) -> DeviceBuffer:
     """Maps device memory of another process, whose PID here is process, as a DeviceBuffer. Writes change that process's memory.
     Raises penstock.Error."""
+def digest_of(parts: list[tuple[int, int, int]]) -> tuple[int, int, int, int]:
+    """Returns the four sums of a digest (see weights_cache/_digest.py) of host memory: tuples of address, nbytes and first row."""
+def add_to_digest(parts: list[tuple[int, int, int]], sums: int, stream: int) -> None:
+    """Queues on a stream the addition of the digest of device memory to the four 64-bit integers at the address sums, on the
+    same device. An empty list loads the kernel, which may wait for the device. Raises penstock.Error."""
 def describe(memory: _Buffer | int) -> dict[str, Any]:
     """Describes the memory of a buffer or address: {"kind": "host" | "pinned" | "device", "device": its name or None, "base"
     and "nbytes": of the allocation, or None}."""

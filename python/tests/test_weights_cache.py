@@ -23,6 +23,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import penstock
 import penstock.torch
+from penstock import _native
 from penstock._core.file_facts import mount_of
 from penstock.weights_cache import WeightsCache, _cache, _digest, _sources
 
@@ -946,6 +947,56 @@ def test_digests_follow_their_definition(device: str) -> None:
         for part in parts:
             found.add(part)
         assert found.value() == expected
+
+
+def pattern(nbytes: int, seed: int) -> Any:
+    """The same bytes with any version of any library."""
+    return ((torch.arange(nbytes, dtype=torch.int64) + seed) * 2654435761 % 2**32 >> 13).to(torch.uint8)
+
+
+KNOWN_DIGESTS = {
+    (4096,): "ac1071bc6e4768ed80aaee5c3bde047172ba8c9f98ec0c390e9043beb52a45ab",
+    (5, 4096, 258056, 0, 70_000, 8): "a3470b50bfdc40d28852cd4dfbb876456315c6fb89288958bc88988efd36bdc3",
+    ((12 << 20) + 3, 100, 300 * 4096): "77a99ce36391d4dc9373496e163734993dacad035982c8b8d50bd785bdffa694",
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_digests_in_existing_entries_stay_valid(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA GPU")
+    for sizes, known in KNOWN_DIGESTS.items():
+        contents, row = [], 0
+        for number, nbytes in enumerate(sizes):
+            contents.append((pattern(nbytes, number * 1000).to(device), row))
+            row += _digest.rows_in(nbytes)
+        found = _digest.Digest([torch.device(device)])
+        found.add(contents)
+        assert found.value().hex() == known
+    found = _digest.Digest()
+    found.add([(pattern(5000, 7).to(device), 1 << 40), (pattern(9000, 9).to(device)[1:], 12345)])
+    assert found.value().hex() == "ed268409dc501fe2b90e3fc79c2e3b89c3d6670fc13e857c5d985eec75e2507d"
+
+
+def test_device_memory_and_host_memory_have_the_same_digest(tmp_path: Path) -> None:
+    content = bytes(pattern(200_000, 3).tolist())
+    memory, sums = penstock.device("host:0").empty(len(content)), penstock.device("host:0").empty(40)
+    memory.copy_from(content)
+    sums.copy_from(bytes(40))
+    parts = [(1, 10_000, 5), (50_000, 0, 6), (4096, 150_000, 1 << 63)]
+    for some in ([], parts[:1], parts[1:]):
+        _native.add_to_digest([(memory.ptr + at, nbytes, row) for at, nbytes, row in some], sums.ptr, 0)
+    address = _native.resolve(content)[0]
+    expected = _native.digest_of([(address + at, nbytes, row) for at, nbytes, row in parts])
+    (tmp_path / "file").write_bytes(b"1")
+    with penstock.open(tmp_path / "file") as file:
+        file.read_on_stream(penstock.device("host:0").empty(1), None).wait()  # waits for the stream
+    assert tuple(memoryview(sums.to_host()[:32]).cast("Q")) == expected
+    for wrong in (address, 0, sums.ptr + 1):
+        with pytest.raises(penstock.Error, match="sums of a digest"):
+            _native.add_to_digest([], wrong, 0)
+    with pytest.raises(penstock.Error, match="not a stream"):
+        _native.add_to_digest([], sums.ptr, 1)
 
 
 def test_digests_of_damaged_contents_differ() -> None:

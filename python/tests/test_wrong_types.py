@@ -103,6 +103,8 @@ class Given:
                 _native.open_shared_memory,
                 {"device": "host:0", "handle": b"host 9 9 0 9", "offset": 0, "nbytes": 9, "descriptor": -1, "process": 1},
             ),
+            "digest_of": (_native.digest_of, {"parts": []}),
+            "add_to_digest": (_native.add_to_digest, {"parts": [], "sums": self.memory.ptr, "stream": 0}),
             "describe": (penstock.describe, {"memory": self.buffer}),
             "quiesce": (penstock.quiesce, {"timeout": None}),
             "_cufile_count": (

@@ -393,6 +393,12 @@ result<device_buffer> detail::open_shared_memory(const engine& by, std::string_v
   });
 }
 
+status detail::add_to_digest(const engine& by, std::span<const digest_part> parts, std::uint64_t* sums, void* stream) {
+  const core::calling call;
+  if (by.core() == nullptr) return no_engine();
+  return or_no_memory([&] { return by.core()->memory().add_to_digest(parts, sums, stream); });
+}
+
 result<memory_facts> engine::describe(const void* memory) const {
   if (core_ == nullptr) return no_engine();
   return or_no_memory([&] { return core_->memory().describe(memory); });

@@ -312,6 +312,16 @@ status memory_map::copy(void* target, const void* source, std::size_t bytes) {
   return outcome;
 }
 
+status memory_map::add_to_digest(std::span<const detail::digest_part> parts, std::uint64_t* sums, void* stream) {
+  if (auto problem = usable(); !problem.ok()) return problem;
+  const auto place = place_of(sums, sizeof(detail::digest_sums));
+  if (!place) return place.error();
+  if (!place->on_device() || reinterpret_cast<std::uintptr_t>(sums) % sizeof(*sums) != 0) {
+    return {errc::bad_memory, "the sums of a digest must be aligned device memory"};
+  }
+  return place->via->session().add_to_digest(parts, sums, stream);
+}
+
 // Copies through host memory, because a GPU and the host device cannot access each other.
 status memory_map::copy_over_host(void* target, const void* source, std::size_t bytes) {
   constexpr std::size_t most_at_once = std::size_t{4} << 20;

@@ -114,6 +114,7 @@ class memory_map {
   // Returns the number of mappings from open_shared() that are still open.
   [[nodiscard]] std::size_t opened_shared() const noexcept { return opened_shared_.load(); }
   result<void*> cpu_address(const void* memory, std::size_t bytes);
+  status add_to_digest(std::span<const detail::digest_part> parts, std::uint64_t* sums, void* stream);
 
  private:
   // A context on a device, and the link to it.

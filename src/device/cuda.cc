@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cctype>
 #include <chrono>
 #include <cstdlib>
@@ -17,8 +18,8 @@
 
 #include "device/cuda_api.hpp"
 #include "device/device.hpp"
-#include "device/scatter_code.hpp"
-#include "device/scatter_ptx.hpp"
+#include "device/kernel_code.hpp"
+#include "device/kernel_ptx.hpp"
 
 namespace penstock::device {
 namespace {
@@ -89,6 +90,7 @@ class cuda_session final : public session {
   status scatter(const segment* table, std::size_t count, stream on) override;
   status scatter_short(std::span<const segment> table, stream on) override;
   status prepare_scatter() override;
+  status add_to_digest(std::span<const digest_part> parts, std::uint64_t* sums, stream on) override;
   status record(event target, stream on) override;
   status wait_event(stream on, event until) override;
   status call(stream on, void (*function)(void*), void* argument) override;
@@ -112,7 +114,7 @@ class cuda_session final : public session {
   status make_current() override;
   void restore_current() override;
 
-  // Unloads the scatter kernels. Call it only while the context is known to be alive.
+  // Unloads the kernels. Call it only while the context is known to be alive.
   void unload();
 
  private:
@@ -128,7 +130,7 @@ class cuda_session final : public session {
   }
   [[nodiscard]] bool maps_allocations() const noexcept;
   result<void*> map_allocation(std::string_view handle, int descriptor);
-  status load_scatter();
+  status load();
   code load_kernels();
   code launch_nothing(handle kernel, std::array<void*, 2> parameters);
   status launch(handle kernel, void* table, std::span<const segment> segments, stream on);
@@ -155,6 +157,7 @@ class cuda_session final : public session {
   std::atomic<bool> loaded_{false};
   handle kernel_ = nullptr;
   handle short_kernel_ = nullptr;  // its table is a kernel argument
+  handle digest_kernel_ = nullptr;
   handle module_ = nullptr;
   status kernel_error_;
 
@@ -427,8 +430,8 @@ bool says_kernel_cannot_run(code error) {
   }
 }
 
-// A refusal of the kernels is remembered. After other errors (out of memory, for example) the next scatter tries again.
-status cuda_session::load_scatter() {
+// A refusal of the kernels is remembered. After other errors (out of memory, for example) the next call tries again.
+status cuda_session::load() {
   if (loaded_.load(std::memory_order_acquire)) return {};
   const std::lock_guard guard(loading_);
   if (loaded_.load(std::memory_order_relaxed)) return {};
@@ -438,22 +441,23 @@ status cuda_session::load_scatter() {
     loaded_.store(true, std::memory_order_release);
     return {};
   }
-  auto reason = outcome(error, [] { return "load the scatter kernel"; });
+  auto reason = outcome(error, [] { return "load the kernels"; });
   if (!says_kernel_cannot_run(error)) return reason;
   kernel_error_ = status(errc::unsupported, std::string(reason.message()), error_domain::cuda, error);
   return kernel_error_;
 }
 
-// Drivers load a kernel when it is first launched.
+// Drivers load a kernel when it is first launched. The digest's kernel is not launched here, because few programs use it.
 code cuda_session::load_kernels() {
-  if (module_ == nullptr && api_.module_load_data_ex(&module_, scatter_code, 0, nullptr, nullptr) != cuda::success) {
-    if (const code error = api_.module_load_data_ex(&module_, scatter_ptx, 0, nullptr, nullptr)) {
+  if (module_ == nullptr && api_.module_load_data_ex(&module_, kernel_code, 0, nullptr, nullptr) != cuda::success) {
+    if (const code error = api_.module_load_data_ex(&module_, kernel_ptx, 0, nullptr, nullptr)) {
       module_ = nullptr;
       return error;
     }
   }
   if (const code error = api_.module_get_function(&kernel_, module_, "penstock_scatter")) return error;
   if (const code error = api_.module_get_function(&short_kernel_, module_, "penstock_scatter_short")) return error;
+  if (const code error = api_.module_get_function(&digest_kernel_, module_, "penstock_digest")) return error;
   cuda::address table = 0;
   table_of_launch of_launch;
   unsigned long long count = 0;
@@ -471,7 +475,7 @@ code cuda_session::launch_nothing(handle kernel, std::array<void*, 2> parameters
 
 status cuda_session::prepare_scatter() {
   if (!can_.uses_host_pointers) return {errc::unsupported, fmt::format("cuda:{}: kernels cannot use pinned memory in place", ordinal_)};
-  return load_scatter();
+  return load();
 }
 
 void cuda_session::unload() {
@@ -522,6 +526,29 @@ status cuda_session::scatter_short(std::span<const segment> table, stream on) {
   table_of_launch of_launch;
   std::copy(table.begin(), table.end(), of_launch.of.begin());
   return launch(short_kernel_, &of_launch, table, on);
+}
+
+constexpr unsigned digest_threads = 256;  // threads per block; at 16 bytes each they read one row
+constexpr std::size_t most_digest_parts = 128;
+constexpr std::uint64_t most_digest_blocks = 1024;  // fills the largest GPUs
+
+status cuda_session::add_to_digest(std::span<const digest_part> parts, std::uint64_t* sums, stream on) {
+  if (auto problem = load(); !problem.ok()) return problem;
+  code error = cuda::success;
+  do {
+    const auto some = parts.first(std::min(parts.size(), most_digest_parts));
+    parts = parts.subspan(some.size());
+    std::array<digest_part, most_digest_parts> table;
+    std::copy(some.begin(), some.end(), table.begin());
+    std::uint64_t rows = 0;
+    for (const auto& each : some) rows += each.bytes / detail::digest_row_bytes + 1;
+    const auto blocks = static_cast<unsigned>(std::bit_ceil(std::clamp<std::uint64_t>(rows, 1, most_digest_blocks)));
+    unsigned long long count = some.size();
+    cuda::address target = address_of(sums);
+    void* parameters[] = {&table, &count, &target};
+    error = inside([&] { return api_.launch_kernel(digest_kernel_, blocks, 1, 1, digest_threads, 1, 1, 0, on, parameters, nullptr); });
+  } while (error == cuda::success && !parts.empty());
+  return outcome(error, [] { return "add to a digest"; });
 }
 
 // The program may have enabled peer access already, or may do so later. Both get an error code and no other effect.

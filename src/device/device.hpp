@@ -12,10 +12,13 @@
 #include <string>
 #include <string_view>
 
+#include "penstock/detail/digest.hpp"
 #include "penstock/status.hpp"
 #include "sys/peer.hpp"
 
 namespace penstock::device {
+
+using detail::digest_part;
 
 using stream = void*;  // CUstream; null is the device's default stream
 using event = void*;   // CUevent
@@ -103,6 +106,10 @@ class session {
   virtual status scatter_short(std::span<const segment> table, stream on) = 0;
   // Loads the kernels of scatter(), which otherwise loads them on first use. Loading waits until all streams of the context are idle.
   virtual status prepare_scatter() { return {}; }
+  // Adds the digest of device memory to four integers in device memory, which streams may share. The table of parts is read before the call
+  // returns. The first call loads the kernel, even with an empty table; loading waits as for prepare_scatter(). Errors: unsupported if the
+  // kernel cannot be loaded.
+  virtual status add_to_digest(std::span<const digest_part> parts, std::uint64_t* sums, stream on) = 0;
   virtual status record(event target, stream on) = 0;
   // Blocks the stream until all work before the event's last recording is done.
   virtual status wait_event(stream on, event until) = 0;

@@ -124,6 +124,7 @@ class host_session final : public session {
   status copy(void* target, const void* source, std::size_t bytes, stream on) override;
   status scatter(const segment* table, std::size_t count, stream on) override;
   status scatter_short(std::span<const segment> table, stream on) override;
+  status add_to_digest(std::span<const digest_part> parts, std::uint64_t* sums, stream on) override;
   status record(event target, stream on) override;
   status wait_event(stream on, event until) override;
   status call(stream on, void (*function)(void*), void* argument) override;
@@ -263,6 +264,21 @@ status host_session::move(std::span<const segment> table) {
     if (status moved = space_.move(piece.target, piece.source, piece.bytes); !moved.ok()) return moved.with_context("scatter");
   }
   return {};
+}
+
+status host_session::add_to_digest(std::span<const digest_part> parts, std::uint64_t* sums, stream on) {
+  return queue(on, [this, table = std::vector<digest_part>(parts.begin(), parts.end()), sums]() mutable -> status {
+    for (auto& each : table) {
+      const auto found = space_.locate(each.memory, each.bytes);
+      if (!found) return found.error().with_context("add to a digest");
+      each.memory = *found;
+    }
+    const auto target = space_.locate(sums, sizeof(detail::digest_sums));
+    if (!target) return target.error().with_context("add to a digest");
+    auto* next = reinterpret_cast<std::uint64_t*>(*target);
+    for (const auto each : detail::digest_of(table)) std::atomic_ref(*next++).fetch_add(each, std::memory_order_relaxed);
+    return {};
+  });
 }
 
 // The recording is fixed now. Later recordings do not count.

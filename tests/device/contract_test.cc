@@ -8,6 +8,7 @@
 namespace penstock::testing {
 namespace {
 
+using device::digest_part;
 using device::memory_type;
 using device::segment;
 using device::word_step;
@@ -576,6 +577,148 @@ TEST_P(scatter_contract, every_pair_of_alignments) {
   EXPECT_TRUE(back.holds(expected(pieces, content, room)));
 }
 
+// The definition of the digest, one word after another.
+void add_by_definition(detail::digest_sums& sums, std::span<const std::byte> content, std::uint64_t row) {
+  const auto factor = [](std::uint64_t i) {
+    std::uint64_t mixed = (i + 1) * 0x9E3779B97F4A7C15U;
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9U;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBU;
+    return (mixed ^ (mixed >> 31)) | 1;
+  };
+  for (std::size_t at = 0; at < content.size(); at += 8) {
+    std::int64_t word = 0;
+    std::memcpy(&word, content.data() + at, std::min<std::size_t>(8, content.size() - at));
+    const auto whole = static_cast<std::uint64_t>(word);
+    const auto half = static_cast<std::uint64_t>(word >> 32);
+    sums[0] += factor(row + at / 4096) * whole;
+    sums[1] += factor(row + at / 4096) * half;
+    sums[2] += factor(at / 8 % 512) * whole;
+    sums[3] += factor(at / 8 % 512) * half;
+  }
+}
+
+// Device memory with random content, parts of it, and their sums.
+class digest_contract : public device_contract {
+ protected:
+  static constexpr std::size_t room = 3 << 20;
+
+  void SetUp() override {
+    device_contract::SetUp();
+    if (IsSkipped() || session_ == nullptr) return;
+    memory_.emplace(session(), room);
+    sums_.emplace(session(), sizeof(detail::digest_sums));
+    stream_.emplace(session());
+    PENSTOCK_EXPECT_OK(session().copy_small(memory_->data(), content_.data(), room, *stream_));
+    PENSTOCK_EXPECT_OK(session().copy_small(sums_->data(), expected_.data(), sizeof(expected_), *stream_));
+    const auto loaded = session().add_to_digest({}, sums(), *stream_);
+    if (loaded.code() == errc::unsupported) GTEST_SKIP() << loaded.message();
+    PENSTOCK_EXPECT_OK(loaded);
+  }
+  void TearDown() override {
+    stream_.reset();
+    sums_.reset();
+    memory_.reset();
+  }
+
+  std::uint64_t* sums() { return reinterpret_cast<std::uint64_t*>(sums_->data()); }
+  void add(std::size_t offset, std::size_t bytes, std::uint64_t row) {
+    parts_.push_back({memory_->data() + offset, bytes, row});
+    add_by_definition(expected_, std::span(content_).subspan(offset, bytes), row);
+  }
+  // Adds the parts with one call, which reads their table before it returns.
+  void submit() {
+    PENSTOCK_EXPECT_OK(session().add_to_digest(parts_, sums(), *stream_));
+    std::fill(parts_.begin(), parts_.end(), digest_part{});
+    parts_.clear();
+  }
+  detail::digest_sums result() {
+    detail::digest_sums found{};
+    PENSTOCK_EXPECT_OK(session().copy_small(found.data(), sums(), sizeof(found), *stream_));
+    return found;
+  }
+
+  const std::vector<std::byte> content_ = random_bytes(room, 31);
+  std::vector<digest_part> parts_;
+  detail::digest_sums expected_{};
+  std::optional<device_memory> memory_;
+  std::optional<device_memory> sums_;
+  std::optional<scoped_stream> stream_;
+};
+
+TEST_P(digest_contract, parts_of_any_length_and_alignment) {
+  for (const std::size_t bytes : {0, 1, 7, 8, 9, 15, 16, 17, 4095, 4096, 4097, 3 * 4096 + 4081}) {
+    for (std::size_t offset = 0; offset < 18; ++offset) {
+      add(offset, bytes, bytes + offset);
+      submit();
+      ASSERT_EQ(result(), expected_) << bytes << " bytes at " << offset;
+    }
+  }
+}
+
+TEST_P(digest_contract, a_large_part_after_small_ones) {
+  add(5, 10, 0);
+  add(16, 5000, std::uint64_t{1} << 40);
+  add(0, room - 3, 17);
+  submit();
+  EXPECT_EQ(result(), expected_);
+}
+
+TEST_P(digest_contract, more_parts_than_one_kernel_takes) {
+  std::minstd_rand random(5);
+  for (const std::size_t count : {127, 128, 129, 300}) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t offset = random() % (room / 2);
+      add(offset - offset % (i % 3 == 0 ? 1 : 16), random() % 20000, random());
+    }
+    submit();
+    EXPECT_EQ(result(), expected_) << count;
+  }
+}
+
+TEST_P(digest_contract, no_parts_add_nothing) {
+  submit();
+  EXPECT_EQ(result(), expected_);
+}
+
+TEST_P(digest_contract, streams_add_to_the_same_sums) {
+  const scoped_stream other(session());
+  for (std::size_t i = 0; i < 40; ++i) {
+    add(i * 4096, room / 2, i);
+    PENSTOCK_EXPECT_OK(session().add_to_digest(parts_, sums(), i % 2 == 0 ? device::stream(other) : device::stream(*stream_)));
+    parts_.clear();
+  }
+  PENSTOCK_EXPECT_OK(session().synchronize(other));
+  EXPECT_EQ(result(), expected_);
+}
+
+TEST_P(digest_contract, host_memory_has_the_same_digest) {
+  for (const std::size_t offset : {0, 1, 8}) {
+    add(offset, 70001, 3);
+    add(offset + 4096, 5 * 4096, 100);
+    add(offset, 0, 7);
+  }
+  auto in_host_memory = parts_;
+  for (auto& each : in_host_memory) {
+    each.memory = content_.data() + (static_cast<const std::byte*>(each.memory) - memory_->data());
+  }
+  EXPECT_EQ(detail::digest_of(in_host_memory), expected_);
+  EXPECT_EQ(detail::digest_of({}), detail::digest_sums{});
+}
+
+TEST_P(digest_contract, memory_past_an_allocation_is_an_error) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "an access to invalid memory ends the use of the CUDA context";
+  const digest_part past{memory_->data() + 4096, room, 0};
+  PENSTOCK_EXPECT_OK(session().add_to_digest({&past, 1}, sums(), *stream_));
+  const auto outcome = session().synchronize(*stream_);
+  EXPECT_EQ(outcome.code(), errc::bad_memory);
+  EXPECT_NE(outcome.message().find("digest"), std::string_view::npos) << outcome.message();
+}
+
+TEST_P(digest_contract, a_stream_that_does_not_exist_is_an_error) {
+  if (GetParam() == "cuda") GTEST_SKIP() << "the CUDA driver does not check streams";
+  EXPECT_EQ(session().add_to_digest({}, sums(), this).code(), errc::invalid_argument);
+}
+
 TEST_P(device_contract, two_threads_with_streams_of_their_own_do_not_disturb_each_other) {
   constexpr std::size_t bytes = 100001;
   const auto work = [this](unsigned seed) {
@@ -631,6 +774,7 @@ TEST_P(device_contract, errors_name_the_call) {
 std::string name_of(const ::testing::TestParamInfo<std::string>& info) { return info.param; }
 INSTANTIATE_TEST_SUITE_P(drivers, device_contract, ::testing::Values("host", "cuda"), name_of);
 INSTANTIATE_TEST_SUITE_P(drivers, scatter_contract, ::testing::Values("host", "cuda"), name_of);
+INSTANTIATE_TEST_SUITE_P(drivers, digest_contract, ::testing::Values("host", "cuda"), name_of);
 
 }  // namespace
 }  // namespace penstock::testing

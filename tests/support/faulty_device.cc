@@ -5,6 +5,7 @@
 
 namespace penstock::testing {
 
+using device::digest_part;
 using device::event;
 using device::segment;
 using device::stream;
@@ -55,6 +56,9 @@ class faulty_driver::faulty_session final : public device::session {
   }
   status scatter_short(std::span<const segment> table, stream on) override {
     return pass("scatter_short", [&] { return inner_.scatter_short(table, on); });
+  }
+  status add_to_digest(std::span<const digest_part> parts, std::uint64_t* sums, stream on) override {
+    return pass("add_to_digest", [&] { return inner_.add_to_digest(parts, sums, on); });
   }
   status record(event target, stream on) override {
     return pass("record", [&] { return inner_.record(target, on); });

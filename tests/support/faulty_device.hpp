@@ -1,10 +1,10 @@
 // A driver that wraps another one, makes chosen calls fail before they reach it, and counts live objects, so that tests can assert that no
 // error path leaks. Calls have the names of device.hpp: "allocate", "release", "pin", "unpin", "make_stream", "destroy_stream",
-// "make_event", "destroy_event", "copy", "scatter", "prepare_scatter", "record", "call", "wait_value", "reached", "wait", "synchronize",
-// "copy_small", "copy_beside", "share", "open_shared", "close_shared", "make_current" of its sessions, "count", "describe", "classify",
-// "cpu_address", "open" of the driver. Thread-safe, like the real ones. Calls that free or wait (release, unpin, destroy_stream,
-// destroy_event, wait, synchronize) also run when they fail: so only a missing call counts as a leak, and no caller continues before the
-// device is idle.
+// "make_event", "destroy_event", "copy", "scatter", "prepare_scatter", "add_to_digest", "record", "call", "wait_value", "reached", "wait",
+// "synchronize", "copy_small", "copy_beside", "share", "open_shared", "close_shared", "make_current" of its sessions, "count", "describe",
+// "classify", "cpu_address", "open" of the driver. Thread-safe, like the real ones. Calls that free or wait (release, unpin,
+// destroy_stream, destroy_event, wait, synchronize) also run when they fail: so only a missing call counts as a leak, and no caller
+// continues before the device is idle.
 #pragma once
 
 #include <cstdint>

@@ -122,6 +122,9 @@ class lending_session final : public device::session {
   status scatter(const device::segment* table, std::size_t count, stream on) override { return inner_.scatter(table, count, on); }
   status scatter_short(std::span<const device::segment> table, stream on) override { return inner_.scatter_short(table, on); }
   status prepare_scatter() override { return inner_.prepare_scatter(); }
+  status add_to_digest(std::span<const device::digest_part> parts, std::uint64_t* sums, stream on) override {
+    return inner_.add_to_digest(parts, sums, on);
+  }
   status record(event target, stream on) override { return inner_.record(target, on); }
   status wait_event(stream on, event until) override { return inner_.wait_event(on, until); }
   status call(stream on, void (*function)(void*), void* argument) override { return inner_.call(on, function, argument); }

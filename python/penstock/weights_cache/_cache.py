@@ -474,7 +474,7 @@ def _read_storages(source: Source, storages: list[Any]) -> bytes:
         if each.nbytes():
             by_device.setdefault(each.device, []).append(i)
     synchronize(by_device)
-    flow, requests, digest = Flow(), [], Digest()
+    flow, requests, digest = Flow(), [], Digest(by_device)
     try:
         for own in by_device.values():
             for group in in_batches(own, _GROUP_BYTES, lambda i: storages[i].nbytes()):
