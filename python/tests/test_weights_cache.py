@@ -538,6 +538,104 @@ def test_a_failing_call_never_fails_the_load(cache: WeightsCache, source: Path, 
     assert not [each for each in os.listdir(cache.folder) if "penstock-" in each]
 
 
+def test_tensors_are_restored_while_their_bytes_are_read(cache: WeightsCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"module": with_attributes(), "types": OBJECTS["types"](), "set": {1}, "device": torch.device("cpu"), "size": torch.Size([3])}
+    key = cache.key({})
+    assert cache.save(key, found)
+    monkeypatch.setattr(_cache, "restored", None)  # for objects that must be restored after the reads
+    again = cache.load(key)
+    assert torch.equal(again["module"].view, found["module"].view) and again["module"].up.weight.shard == (0, 1)
+    assert all(torch.equal(each, again["types"][name]) for name, each in found["types"].items())
+    assert (again["set"], again["device"], again["size"]) == (found["set"], found["device"], found["size"])
+
+
+def sum_of(tensor: Any) -> float:
+    return float(tensor.sum())
+
+
+class SetsState:
+    def __init__(self) -> None:
+        self.tensor = torch.ones(1000)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.total = sum_of(state["tensor"])
+
+
+class Reduces(SetsState):
+    def __reduce__(self) -> Any:
+        return sum_of, (self.tensor,)
+
+
+class Hashes:
+    def __init__(self) -> None:
+        self.tensor = torch.ones(1000)
+
+    def __hash__(self) -> int:
+        return int(sum_of(self.tensor)) if hasattr(self, "tensor") else 0
+
+
+class Slots:
+    __slots__ = ("total", "tensor")  # in the order in which they are restored
+
+    def __init__(self) -> None:
+        self.tensor = torch.ones(1000)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name == "tensor":
+            self.total = sum_of(value)
+
+
+class Stored(dict[str, Any]):
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, sum_of(value) if isinstance(value, torch.Tensor) else value)
+
+
+READING: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "__setstate__": (SetsState, lambda found: found.total),
+    "__reduce__": (Reduces, lambda found: found),
+    "__hash__": (lambda: {Hashes()}, lambda found: hash(next(iter(found)))),
+    "__setattr__": (Slots, lambda found: found.total),
+    "__setitem__": (lambda: dict.__ior__(Stored(), {"tensor": torch.ones(1000)}), lambda found: found["tensor"]),
+}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_classes_that_use_their_tensors_are_restored_after_the_reads(cache: WeightsCache, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    build, total_of = READING[name]
+    key = cache.key({})
+    assert cache.save(key, build())
+    read = _cache._read_storages
+
+    def read_late(source: Any, storages: list[Any], meanwhile: Callable[[], Any]) -> Any:
+        for each in storages:
+            each.fill_(0xFF)
+        early = meanwhile()
+        return early, read(source, storages, lambda: None)[1]
+
+    monkeypatch.setattr(_cache, "_read_storages", read_late)
+    assert total_of(cache.load(key)) == 1000
+
+
+def test_reads_end_before_a_failure_to_restore_is_reported(cache: WeightsCache, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load, requests, start = Loader(source), [], _cache._started
+    get(cache, load)
+
+    def started(*arguments: Any) -> Any:
+        requests.append(start(*arguments))
+        return requests[-1]
+
+    def fail(*_: Any) -> Any:
+        assert requests
+        raise AttributeError("no such class")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_cache, "_started", started)
+        patch.setattr(_cache, "restored_early", fail)
+        assert get(cache, load) == 1 and load.calls == 2
+    assert requests and all(each.future.done() for each in requests)
+
+
 @pytest.mark.parametrize("call", ["new_storage", "Digest"])
 def test_a_full_device_never_fails_the_load(cache: WeightsCache, source: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def fail(*arguments: Any) -> Any:

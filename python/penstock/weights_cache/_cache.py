@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -30,9 +30,11 @@ from .._tensors.sources import Source
 from ._digest import Digest, rows_in
 from ._module_state import ModuleState, changed_object, matches, objects_of, set_state, state_of
 from ._sources import Contents, contents_of, owner_problem_of
-from ._structure import NotCacheable, Structure, restored, structure_of
+from ._structure import NotCacheable, Structure, restored, restored_early, structure_of
 
 __all__ = ["Key", "WeightsCache"]
+
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger("penstock")
 
@@ -420,20 +422,21 @@ def _read(source: Source, key: Key, device: Any, into: ModuleState | None) -> An
     storages: list[Any] = [None] * len(places)
     if into is not None:
         metas = [torch.UntypedStorage(nbytes, device="meta") for nbytes, _ in places]
-        own = matches(ModuleState(*_restored(pickled, metas)), metas, into)
+        own = matches(ModuleState(*_restored(restored, pickled, metas)), metas, into)
         if isinstance(own, str):
             raise _Different(own)
         storages = own
     new = _new_storages([place for place, own in zip(places, storages) if own is None], device)
     storages = [new.pop(0) if own is None else own for own in storages]
-    if _read_storages(source, storages) != told[:32]:
+    early, digest = _read_storages(source, storages, lambda: _restored(restored_early, pickled, storages))
+    if digest != told[:32]:
         raise _Unusable("is damaged: its contents do not match their digest")
-    return _restored(pickled, storages)
+    return early if early is not None else _restored(restored, pickled, storages)
 
 
-def _restored(pickled: bytes, storages: list[Any]) -> Any:
+def _restored(how: Callable[[bytes, list[Any]], Any], pickled: bytes, storages: list[Any]) -> Any:
     try:
-        return restored(pickled, storages)
+        return how(pickled, storages)
     except (MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as problem:
@@ -463,8 +466,10 @@ def _new_storages(told: list[tuple[int, str]], device: Any) -> list[Any]:
     return [new_storage(nbytes, place) for (nbytes, _), place in zip(told, places)]
 
 
-def _read_storages(source: Source, storages: list[Any]) -> bytes:
-    """Reads the storages, and returns their digest. Each group's digest is computed while the next groups are read."""
+def _read_storages(source: Source, storages: list[Any], meanwhile: Callable[[], _Result]) -> tuple[_Result, bytes]:
+    """Reads the storages, and returns the result of meanwhile(), which is called during the reads, and the storages' digest. Each group's digest is
+    computed while the next groups are read.
+    """
     rows, row = [], 0
     for each in storages:
         rows.append(row)
@@ -479,6 +484,7 @@ def _read_storages(source: Source, storages: list[Any]) -> bytes:
         for own in by_device.values():
             for group in in_batches(own, _GROUP_BYTES, lambda i: storages[i].nbytes()):
                 requests.append((group, _started(flow, source, storages, group)))
+        result = meanwhile()
         for group, request in requests:
             request.check()
             digest.add([(_bytes_of(memory_of(storages[i])[0]), rows[i]) for i in group])
@@ -487,7 +493,7 @@ def _read_storages(source: Source, storages: list[Any]) -> bytes:
         for each in running:
             each.cancel()
         wait(running)
-    return digest.value()
+    return result, digest.value()
 
 
 def _started(flow: Flow, source: Source, storages: list[Any], group: list[int]) -> Request:

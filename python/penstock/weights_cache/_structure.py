@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import pickle
 import types
@@ -12,7 +13,7 @@ import torch
 from .._core.torch_memory import problem_of
 from .._core.torch_storages import reaches
 
-__all__ = ["NotCacheable", "Structure", "restored", "structure_of"]
+__all__ = ["NotCacheable", "Structure", "restored", "restored_early", "structure_of"]
 
 
 class NotCacheable(Exception):
@@ -46,6 +47,14 @@ def structure_of(value: Any) -> Structure:
 def restored(pickled: bytes, storages: list[Any]) -> Any:
     """Restores an object. Its tensors use the given storages."""
     return _Unpickler(io.BytesIO(pickled), storages).load()
+
+
+def restored_early(pickled: bytes, storages: list[Any]) -> Any:
+    """Restores an object before the contents of the storages have been read. Returns None if a class or function in the pickle could use them."""
+    try:
+        return _EarlyUnpickler(io.BytesIO(pickled), storages).load()
+    except _TooEarly:
+        return None
 
 
 class _Pickler(pickle.Pickler):
@@ -88,8 +97,35 @@ class _Unpickler(pickle.Unpickler):
         return torch.storage.TypedStorage(wrap_storage=self._storages[number], dtype=dtype, _internal=True)
 
 
+class _TooEarly(Exception):
+    pass
+
+
+class _EarlyUnpickler(_Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if callable(found) and not any(found is each for each in _EARLY) and not _is_plain_class(found):
+            raise _TooEarly
+        return found
+
+
+def _is_plain_class(found: Any) -> bool:
+    """Returns True if unpickling an instance sets the attributes, and runs no code of the class."""
+    return (
+        isinstance(found, type)
+        and all(getattr(found, each) is getattr(object, each) for each in ("__new__", "__reduce__", "__reduce_ex__", "__hash__"))
+        and getattr(found, "__setstate__", None) in (None, torch.nn.Module.__setstate__)
+        and not any("__slots__" in vars(each) for each in found.__mro__)
+    )
+
+
 def _bound(function: Any, owner: Any) -> Any:
     return types.MethodType(function, owner)
+
+
+# The functions and classes in pickles of tensors, and others that use no tensor's contents.
+_EARLY = [collections.OrderedDict, torch.Size, torch.device, _bound]
+_EARLY += [getattr(torch._utils, f"_rebuild_{each}", None) for each in ("tensor_v2", "tensor_v3", "parameter", "parameter_with_state")]
 
 
 def _check(tensor: Any) -> None:
