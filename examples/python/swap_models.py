@@ -54,9 +54,9 @@ class Model:
                 self._kept[name] = to_host(tensor, self._kept.get(name))
             settle(self._device)
         self.tensors = {}
-        free(self._device)  # the next model may not fit into this one's memory
 
     def wake(self) -> None:
+        make_room(self._device, sum(file.stat().st_size for file in self._files))
         if self._kept:
             self.tensors = {name: to_device(kept, self._device) for name, kept in self._kept.items()}
             settle(self._device)
@@ -109,11 +109,13 @@ def settle(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
-def free(device: str) -> None:
+def make_room(device: str, nbytes: int) -> None:
+    """Frees the memory of the last model if this one does not fit into it. Reusing memory is faster than allocating it."""
     if device != "host:0":
         import torch
 
-        torch.cuda.empty_cache()
+        if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) < nbytes:
+            torch.cuda.empty_cache()
 
 
 def memory_of(models: list[Model], device: str) -> int:

@@ -102,7 +102,9 @@ class mapped final : public data_path {
     auto reach = *size;
     status stop;
     item.moved = 0;
+    running_.fetch_add(1, std::memory_order_relaxed);
     const auto refusal = with_line(item.place.via->session(), [&](line& on) { return passage(*this, on, item).carry(reach, stop); });
+    running_.fetch_sub(1, std::memory_order_relaxed);
     ended_jobs_.fetch_add(1, std::memory_order_relaxed);
     if (!refusal.ok()) {
       hand_over(item, refusal, reach - item.moved);
@@ -367,8 +369,11 @@ class mapped final : public data_path {
       for (;;) {
         const auto reached = on_.session->reached(arrived.get());
         if (!reached || *reached) return reached.error();
-        // The longer the copy takes, the longer this sleeps. A sleep costs about 10 us of CPU time, and may end 10 us late.
-        looks-- > 0 ? staging::relax() : staging::nap(std::max(least_nap, (std::chrono::steady_clock::now() - began) / 32));
+        // The longer the copy takes, and the more jobs take turns on the link, the longer this sleeps. A sleep costs about 10 us of CPU time,
+        // and may end 10 us late.
+        const auto turns_of_others = (of_.running_.load(std::memory_order_relaxed) - 1) * paced_nap;
+        const auto so_far = std::chrono::steady_clock::now() - began;
+        looks-- > 0 ? staging::relax() : staging::nap(std::max(least_nap + turns_of_others, so_far / 32));
       }
     }
 
@@ -399,6 +404,7 @@ class mapped final : public data_path {
   kept_pages* const kept_;
   const std::function<std::uint64_t()> ended_requests_;
   std::atomic<std::int64_t> ended_jobs_{0};
+  std::atomic<int> running_{0};
   slow_file slow_;
   std::mutex busy_;        // allows one registration at a time
   std::mutex spare_lock_;  // guards the members below

@@ -51,7 +51,7 @@ class FirstLoad:
         self._import_seconds = self._import_seconds or package_seconds + time.perf_counter() - self._import_began
 
     def of(self, filename: Any, device: Any, as_torch: bool = False) -> FirstLoad:
-        """Starts the first load. If the target is a GPU, opens the file, so that its threads pin memory and create streams in the background.
+        """Starts the first load. If the target is a GPU, opens the file, and its threads pin memory and create streams in the background.
 
         `as_torch`: the load needs all tensors of the file, as PyTorch tensors. The read then starts at once.
         """
@@ -63,22 +63,37 @@ class FirstLoad:
         if is_on_gpu and isinstance(filename, (str, os.PathLike)) and not _native.is_url(filename):
             try:
                 self._file = _native.open(os.fspath(filename))
-                # Before the threads start: while they pin memory, page faults and allocations wait for them, which takes ten times as long.
                 header = _native.read_safetensors(self._file) if as_torch else None
-                target = None if header is None else _memory_for(header, device)
-                self._file.prepare(device)
                 self.mark("engine")
-                if header is not None and target is not None:
-                    self.reads_begin()
-                    memory, packed = target
-                    future = self._file.pread_ranges(_native.Pointer(memory.data_ptr(), memory.nbytes, memory), *packed)
-                    self._early = Early(self._file, header, memory, future)
-                    self.mark("reads begin")
+                # Not both: while threads pin memory, all other calls of the driver wait for them, also those that the read makes.
+                if header is None or not self._start(self._file, header, device):
+                    self._file.prepare(device)
             except Exception:  # not a single file, or a mistake that the load itself will report
                 self._close()
         else:
             self.mark("engine")
         return self
+
+    def _start(self, file: _native.File, header: _native.TensorHeader, device: Any) -> bool:
+        """Allocates memory for all tensors, and starts reading. Returns False if each tensor must be checked first."""
+        nbytes, _, packed = header.place(_native.MODEL_ALIGNMENT)
+        if not nbytes or "F4" in header.kinds():
+            return False
+        from .devices import device_name, name_for_torch  # not needed on the CPU
+
+        torch = sys.modules["torch"]
+        memory = torch.empty(nbytes, dtype=torch.uint8, device=name_for_torch(device_name(device)))
+        if memory.is_cuda:  # memory from the allocator may still be in use on the current stream
+            torch.cuda.current_stream(memory.device).synchronize()
+        else:  # the host device
+            from .huge_pages import ask_for_huge_pages
+
+            ask_for_huge_pages(memory.data_ptr(), nbytes)
+        self.reads_begin()
+        future = file.pread_ranges(_native.Pointer(memory.data_ptr(), nbytes, memory), *(array("q", each) for each in packed))
+        self._early = Early(file, header, memory, future)
+        self.mark("reads begin")
+        return True
 
     def early(self, file: _native.File) -> Early | None:
         """Returns the read of this file if it has already started, else None. The end of the load cancels it unless `hand_over()` is called."""
@@ -152,24 +167,6 @@ class FirstLoad:
             sys.stderr.write(text)
         except (AttributeError, OSError, ValueError):  # stderr is closed
             pass
-
-
-def _memory_for(header: _native.TensorHeader, device: Any) -> tuple[Any, list[Any]] | None:
-    """Allocates memory for all tensors. Returns it, and the ranges to read into it. None if each tensor must be checked first."""
-    nbytes, _, packed = header.place(_native.MODEL_ALIGNMENT)
-    if not nbytes or "F4" in header.kinds():
-        return None
-    from .devices import device_name, name_for_torch  # not needed on the CPU
-
-    torch = sys.modules["torch"]
-    memory = torch.empty(nbytes, dtype=torch.uint8, device=name_for_torch(device_name(device)))
-    if memory.is_cuda:  # memory from the allocator may still be in use on the current stream
-        torch.cuda.current_stream(memory.device).synchronize()
-    else:  # the host device
-        from .huge_pages import ask_for_huge_pages
-
-        ask_for_huge_pages(memory.data_ptr(), nbytes)
-    return memory, [array("q", each) for each in packed]
 
 
 def _bytes_read() -> int:

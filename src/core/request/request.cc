@@ -50,7 +50,8 @@ request::request(std::shared_ptr<core::runtime> with, admission admitted, const 
 
 void request::begin() noexcept {
   // If work is waiting for every lane, one lane per short request is best, because cutting would only cost time.
-  const bool crowded = queues_.lanes->backlog() >= queues_.lanes->count() && admitted_.what().length < section_bytes;
+  constexpr std::uint64_t least_shared = std::uint64_t{32} << 20;
+  const bool crowded = queues_.lanes->backlog() >= queues_.lanes->count() && admitted_.what().length < least_shared;
   // Background pieces are not shared by several lanes, so that each completes soon after it starts.
   const unsigned lanes = crowded || queues_.background ? 1 : runtime().lane_count(options_);
   auto planned = or_no_memory([&] { return plan({lanes, crowded, !row_.empty()}); });
