@@ -34,6 +34,43 @@ result<row_result> hot_whole(workbench& bench, const io_options& options) {
   return out;
 }
 
+// --- a hot file in parts
+
+struct part_of_gpu {
+  file_range range;
+  device_buffer memory;
+};
+
+result<std::vector<part_of_gpu>> cut_for_gpus(const workbench& bench) {
+  std::vector<std::string> gpus;
+  for (const auto& each : bench.owner.devices()) {
+    if (each.name.starts_with("cuda:")) gpus.push_back(each.name);
+  }
+  std::vector<part_of_gpu> parts;
+  const std::uint64_t share = bench.sample.size() / std::max<std::size_t>(gpus.size(), 1) / mib * mib;
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    const std::uint64_t from = i * share;
+    const std::uint64_t length = i + 1 == gpus.size() ? bench.sample.size() - from : share;
+    auto memory = bench.owner.allocate(gpus[i], length);
+    if (!memory) return memory.error();
+    parts.push_back({{from, length}, *std::move(memory)});
+  }
+  return parts;
+}
+
+status read_parts(const workbench& bench, const std::vector<part_of_gpu>& parts) {
+  std::vector<std::thread> crew;
+  std::vector<status> outcomes(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    crew.emplace_back([&, i] { outcomes[i] = read_range(bench, parts[i].range, static_cast<std::byte*>(parts[i].memory.data())); });
+  }
+  for (std::thread& thread : crew) thread.join();
+  for (status& each : outcomes) {
+    if (!each.ok()) return std::move(each);
+  }
+  return {};
+}
+
 // --- many hot calls
 
 struct call_pattern {
@@ -263,6 +300,30 @@ result<row_result> hot_16m_ahead(workbench& bench) { return hot_stream_of_calls(
 result<row_result> hot_1m_ahead(workbench& bench) { return hot_stream_of_calls(bench, mib, 1, true); }
 
 result<row_result> hot_1m_t8(workbench& bench) { return hot_stream_of_calls(bench, mib, 8); }
+
+result<row_result> hot_gpus(workbench& bench) {
+  auto parts = cut_for_gpus(bench);
+  if (!parts) return parts.error();
+  if (parts->size() < 2) return skip("fewer than two GPUs");
+  measurement plan{hot_repeats(bench), true, {}, {}};
+  plan.prepare = [&](bool last) {
+    status error = make_hot(bench, bench.sample.path(), bench.sample.size());
+    for (const auto& each : *parts) {
+      if (error.ok()) error = wipe_if(last, bench, static_cast<std::byte*>(each.memory.data()), each.range.length);
+    }
+    return error;
+  };
+  plan.body = [&](sample&) { return read_parts(bench, *parts); };
+  auto run = measure(bench, plan);
+  if (!run) return run.error();
+  row_result out = to_result(bench, *run, bench.sample.size(), parts->size());
+  for (const auto& each : *parts) {
+    if (status error = verify_read(bench, each.range, static_cast<const std::byte*>(each.memory.data())); !error.ok()) return error;
+  }
+  out.verified = true;
+  compare(out, "links to all devices", bench.link.to_device_gbs * static_cast<double>(parts->size()));
+  return out;
+}
 
 result<row_result> call_4k(workbench& bench) { return small_calls(bench, 4 * kib); }
 

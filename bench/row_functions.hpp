@@ -13,6 +13,7 @@ result<row_result> hot_1m(workbench& bench);
 result<row_result> hot_16m_ahead(workbench& bench);
 result<row_result> hot_1m_ahead(workbench& bench);
 result<row_result> hot_1m_t8(workbench& bench);
+result<row_result> hot_gpus(workbench& bench);
 result<row_result> call_4k(workbench& bench);
 result<row_result> call_64k(workbench& bench);
 result<row_result> batch_4k_hot(workbench& bench);

@@ -369,8 +369,8 @@ class mapped final : public data_path {
       for (;;) {
         const auto reached = on_.session->reached(arrived.get());
         if (!reached || *reached) return reached.error();
-        // The longer the copy takes, and the more jobs take turns on the link, the longer this sleeps. A sleep costs about 10 us of CPU time,
-        // and may end 10 us late.
+        // The longer the copy takes, and the more jobs take turns on the link, the longer this sleeps. A sleep costs about 10 us of CPU
+        // time, and may end 10 us late.
         const auto turns_of_others = (of_.running_.load(std::memory_order_relaxed) - 1) * paced_nap;
         const auto so_far = std::chrono::steady_clock::now() - began;
         looks-- > 0 ? staging::relax() : staging::nap(std::max(least_nap + turns_of_others, so_far / 32));
