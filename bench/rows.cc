@@ -18,7 +18,7 @@ constexpr std::array<row, 21> registry{{
     {"hot-16m-ahead", "16 MiB calls from one thread, on a file that is declared immutable", row_kind::hot, hot_16m_ahead},
     {"hot-1m-ahead", "1 MiB calls from one thread, on a file that is declared immutable", row_kind::hot, hot_1m_ahead},
     {"hot-1m-t8", "1 MiB calls from 8 threads", row_kind::hot, hot_1m_t8},
-    {"hot-gpus", "file in the page cache, cut among all GPUs, which read their parts at once", row_kind::hot, hot_gpus},
+    {"hot-gpus", "file in the page cache, one part for each GPU, all read at the same time", row_kind::hot, hot_gpus},
     {"call-4k", "4 KiB blocking reads from the page cache, one after another", row_kind::hot, call_4k},
     {"call-64k", "64 KiB blocking reads from the page cache", row_kind::hot, call_64k},
     {"batch-4k-hot", "random 4 KiB pieces in the page cache, scattered in device memory, one batch", row_kind::hot, batch_4k_hot},
