@@ -12,8 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// One link needs 12 lanes if a core copies 4.5 GB/s from the page cache, or 8 if it copies 7 GB/s. Several links need as many each. (Two
-// H100s, 32 cores: 20, 24 and 28 lanes read a cached file at 60, 86 and 88 GB/s.)
+// One link needs 12 lanes if a core copies 4.5 GB/s from the page cache, or 8 if it copies 7 GB/s. Each further link needs as many. (Two
+// H100s, 32 cores: 24 and 28 lanes read a cached file at 86 and 88 GB/s; 16 and 20 lanes reach at most 46.)
 staging::lanes::crew choose_lanes(const engine_options& options, unsigned cores) {
   if (options.lanes != 0) return {options.lanes};
   const unsigned most = std::clamp(cores * 3 / 4, 2U, staging::lanes::most_lanes);

@@ -14,8 +14,9 @@ constexpr std::uint64_t most_direct = 4 * mib;
 constexpr std::uint64_t least_direct = 128 * kib;
 constexpr std::uint64_t least_wave = 512 * kib;
 constexpr std::uint64_t least_wave_piece = 32 * kib;
-// Longer waves, or more lanes per wave, leave the slabs of several links no room in the cores' shared cache. (Two H100s, 24 lanes: 86 GB/s
-// at 0.28 CPU s/GB, and 60 at 0.35 with waves of 8 MiB that all lanes share. One link does not care.)
+// With longer waves, or more lanes per wave, the slabs of several links do not fit into the cores' shared cache. (Two H100s: 24 lanes reach
+// 86 GB/s at 0.28 CPU s/GB; before, 20 lanes that shared waves of 8 MiB reached 56 to 63 at 0.31 to 0.35. With one link, they hardly
+// differ.)
 constexpr std::uint64_t most_wave = 4 * mib;
 constexpr unsigned most_lanes_of_wave = 8;
 // Whole blocks that are read into the page cache at a time (sys/cache_fill.hpp).
@@ -32,7 +33,7 @@ void cut_wave(std::uint64_t length, unsigned lanes, std::vector<cut_piece>& piec
 }
 
 // Cuts cached reads into a device into waves that start and end small, so that the first copy starts early and the last one completes soon
-// after its read. The lanes share each wave. (H200: 16 MiB calls in 1 MiB pieces, each with its own copy, reach 20 GB/s.)
+// after its read. Up to eight lanes share each wave. (H200: 16 MiB calls in 1 MiB pieces, each with its own copy, reach 20 GB/s.)
 void cut_waves(const range_to_cut& range, std::vector<cut_piece>& pieces) {
   const bool alone = range.lanes <= 1;
   const std::uint64_t least = alone || range.shared_link ? mib : least_wave;

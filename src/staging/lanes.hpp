@@ -22,7 +22,7 @@ class lanes {
  public:
   static constexpr unsigned most_lanes = 64;
   // More lanes never increased the throughput of one link. With 8, 10, 12, 14 and 16 lanes, reads of a cached file reach 35, 45, 51, 50 and
-  // 50 GB/s at 0.23, 0.22, 0.23, 0.25 and 0.28 CPU s/GB (H100, 16 cores that copy 4.5 GB/s each; faster cores need 8 to 10 lanes).
+  // 51 GB/s at 0.23, 0.22, 0.23, 0.25 and 0.28 CPU s/GB (H100, 16 cores that copy 4.5 GB/s each; faster cores need 8 to 10 lanes).
   static constexpr unsigned most_of_one_link = 12;
   // usual: the initial number of active lanes. With follows_links, the number changes later; otherwise it is constant.
   struct crew {
