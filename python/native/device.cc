@@ -360,11 +360,12 @@ void add_devices(nb::module_& module) {
   module.def("open_shared_memory", &open_shared_memory, "device"_a, "handle"_a, "offset"_a, "nbytes"_a, "descriptor"_a, "process"_a,
              "Maps device memory of another process, whose PID here is process, as a DeviceBuffer. Writes change that process's memory.\n"
              "Raises penstock.Error.");
-  module.def("digest_of", &digest_of, "parts"_a,
-             "Returns the four sums of a digest (see weights_cache/_digest.py) of host memory: tuples of address, nbytes and first row.");
+  module.def(
+      "digest_of", &digest_of, "parts"_a,
+      "Returns the four sums of the digest (weights_cache/_digest.py) of host memory. parts: tuples of address, nbytes and first row.");
   module.def("add_to_digest", &add_to_digest, "parts"_a, "sums"_a, "stream"_a,
-             "Queues on a stream the addition of the digest of device memory to the four 64-bit integers at the address sums, on the\n"
-             "same device. An empty list loads the kernel, which may wait for the device. Raises penstock.Error.");
+             "Queues an operation on a stream: adds the digest of device memory to the four 64-bit integers at address sums on the same\n"
+             "device. The first call loads a kernel, even if parts is empty, and may wait for the device. Raises penstock.Error.");
   module.def(
       "describe", &describe, "memory"_a,
       "Describes the memory of a buffer or address: {\"kind\": \"host\" | \"pinned\" | \"device\", \"device\": its name or None, \"base\"\n"

@@ -597,10 +597,10 @@ def open_shared_memory(device: str, handle: bytes, offset: int, nbytes: int, des
     """Maps device memory of another process, whose PID here is process, as a DeviceBuffer. Writes change that process's memory.
     Raises penstock.Error."""
 def digest_of(parts: list[tuple[int, int, int]]) -> tuple[int, int, int, int]:
-    """Returns the four sums of a digest (see weights_cache/_digest.py) of host memory: tuples of address, nbytes and first row."""
+    """Returns the four sums of the digest (weights_cache/_digest.py) of host memory. parts: tuples of address, nbytes and first row."""
 def add_to_digest(parts: list[tuple[int, int, int]], sums: int, stream: int) -> None:
-    """Queues on a stream the addition of the digest of device memory to the four 64-bit integers at the address sums, on the
-    same device. An empty list loads the kernel, which may wait for the device. Raises penstock.Error."""
+    """Queues an operation on a stream: adds the digest of device memory to the four 64-bit integers at address sums on the same
+    device. The first call loads a kernel, even if parts is empty, and may wait for the device. Raises penstock.Error."""
 def describe(memory: _Buffer | int) -> dict[str, Any]:
     """Describes the memory of a buffer or address: {"kind": "host" | "pinned" | "device", "device": its name or None, "base"
     and "nbytes": of the allocation, or None}."""

@@ -317,7 +317,7 @@ status memory_map::add_to_digest(std::span<const detail::digest_part> parts, std
   const auto place = place_of(sums, sizeof(detail::digest_sums));
   if (!place) return place.error();
   if (!place->on_device() || reinterpret_cast<std::uintptr_t>(sums) % sizeof(*sums) != 0) {
-    return {errc::bad_memory, "the sums of a digest must be aligned device memory"};
+    return {errc::bad_memory, "the sums of a digest must be in device memory, aligned to 8 bytes"};
   }
   return place->via->session().add_to_digest(parts, sums, stream);
 }

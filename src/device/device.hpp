@@ -106,9 +106,9 @@ class session {
   virtual status scatter_short(std::span<const segment> table, stream on) = 0;
   // Loads the kernels of scatter(), which otherwise loads them on first use. Loading waits until all streams of the context are idle.
   virtual status prepare_scatter() { return {}; }
-  // Adds the digest of device memory to four integers in device memory, which streams may share. The table of parts is read before the call
-  // returns. The first call loads the kernel, even with an empty table; loading waits as for prepare_scatter(). Errors: unsupported if the
-  // kernel cannot be loaded.
+  // Queues on a stream: adds the digest of the parts, which are in device memory, to four integers in device memory, which several streams
+  // may use at once. The list of parts is read before the call returns. The first call loads the kernel, even if the list is empty, and
+  // waits like prepare_scatter(). Errors: unsupported (the kernel cannot be loaded).
   virtual status add_to_digest(std::span<const digest_part> parts, std::uint64_t* sums, stream on) = 0;
   virtual status record(event target, stream on) = 0;
   // Blocks the stream until all work before the event's last recording is done.

@@ -23,8 +23,8 @@ struct column_sums {
   alignas(64) std::array<std::uint64_t, row_words> halves{};
 };
 
-// With -O2, GCC vectorizes the loop only because its length is constant and the pointers are restricted. SSE2 and AVX2 have no arithmetic
-// shift of 64-bit words.
+// With -O2, GCC vectorizes the loop only because its length is constant and the pointers are restricted. The upper half of a word is
+// computed without an arithmetic shift of 64 bits, which SSE2 and AVX2 lack.
 void add_row(digest_sums& sums, column_sums& __restrict columns, const std::uint64_t* __restrict row, std::uint64_t number) noexcept {
   std::uint64_t of_words = 0;
   std::uint64_t of_halves = 0;

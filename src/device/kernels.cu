@@ -1,8 +1,8 @@
 // The kernels that copy the segments of a scatter, and the one that adds to a digest. The build does not compile this file: run
 // tools/make_kernels after changing it.
 //
-// In a scatter, blockIdx.x selects segments, and blockIdx.y splits one segment among several blocks, so that both a few large segments and many small
-// ones are spread over the GPU. Source and target may be device memory or pinned host memory.
+// In a scatter, blockIdx.x selects segments, and blockIdx.y splits one segment among several blocks, so that both a few large segments and
+// many small ones are spread over the GPU. Source and target may be device memory or pinned host memory.
 
 struct segment {  // device::segment
   const unsigned char* source;
@@ -96,7 +96,7 @@ __device__ unsigned long long factor(unsigned long long i) {
 
 __device__ unsigned long long upper_half(unsigned long long word) { return static_cast<unsigned long long>(static_cast<long long>(word) >> 32); }
 
-// Returns a word with zeros in place of the bytes after the end. left: bytes up to the end, which may be negative.
+// Returns a word with zeros in place of the bytes after the end. left: number of bytes before the end; negative after it.
 __device__ unsigned long long word_at(const unsigned char* memory, long long left) {
   unsigned long long word = 0;
 #pragma unroll 1
@@ -109,8 +109,8 @@ __device__ ulonglong2 words_at(const unsigned char* memory, long long left) {
   return {word_at(memory, left), word_at(memory + 8, left - 8)};
 }
 
-// The rows of all parts are dealt out to the blocks in turn, and each of the 256 threads of a block takes two words of a row. gridDim.x must
-// be a power of two.
+// The blocks take the rows of all parts in turn, and each of the 256 threads of a block adds two words of a row. gridDim.x must be a power
+// of two.
 extern "C" __global__ void __launch_bounds__(256)
     penstock_digest(const __grid_constant__ digest_table table, unsigned long long count, unsigned long long* sums) {
   const unsigned long long column = threadIdx.x * 2;

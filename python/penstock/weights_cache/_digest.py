@@ -2,7 +2,7 @@
 
 Definition. The bytes of each storage, padded with zeros to whole rows of 4096 bytes, are read as rows of 512 little-endian 64-bit integers. The rows of
 all storages are numbered in order, from 0. Let w[r, j] be word j of row r, h[r, j] = w[r, j] >> 32 (arithmetic), and m(i) an odd 64-bit number that
-depends on i alone: the finalizer of splitmix64 for i + 1, with its lowest bit set. The digest consists of four sums modulo 2**64:
+depends on i alone: output i (from 0) of splitmix64 with seed 0, with its lowest bit set. The digest consists of four sums modulo 2**64:
 
     sum of m(r) * w[r, j]    sum of m(r) * h[r, j]    sum of m(j) * w[r, j]    sum of m(j) * h[r, j]
 
@@ -34,9 +34,9 @@ def rows_in(nbytes: int) -> int:
 
 
 class Digest:
-    """Sums over the storages added so far, in any order. On GPUs the sums run on the current stream, and add() does not block.
+    """Sums over the storages added so far, in any order. On GPUs they are computed on the current stream, and add() does not block.
 
-    `devices`: GPUs whose kernel is loaded now. If add() loads it, copies to the GPU wait meanwhile.
+    `devices`: the kernel is loaded for these GPUs now. Otherwise, the first add() loads it, and copies to the GPU wait meanwhile.
     """
 
     def __init__(self, devices: Iterable[torch.device] = ()) -> None:
