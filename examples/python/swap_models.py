@@ -110,7 +110,7 @@ def settle(device: str) -> None:
 
 
 def make_room(device: str, nbytes: int) -> None:
-    """Frees the memory of the last model if this one does not fit into it. Reusing memory is faster than allocating it."""
+    """Frees the previous model's memory if nbytes do not fit into it. Reusing memory is faster than allocating it."""
     if device != "host:0":
         import torch
 

@@ -542,7 +542,7 @@ def test_tensors_are_restored_while_their_bytes_are_read(cache: WeightsCache, mo
     found = {"module": with_attributes(), "types": OBJECTS["types"](), "set": {1}, "device": torch.device("cpu"), "size": torch.Size([3])}
     key = cache.key({})
     assert cache.save(key, found)
-    monkeypatch.setattr(_cache, "restored", None)  # for objects that must be restored after the reads
+    monkeypatch.setattr(_cache, "restored", None)  # only called for objects that must be restored after the reads
     again = cache.load(key)
     assert torch.equal(again["module"].view, found["module"].view) and again["module"].up.weight.shard == (0, 1)
     assert all(torch.equal(each, again["types"][name]) for name, each in found["types"].items())
@@ -1048,7 +1048,7 @@ def test_digests_follow_their_definition(device: str) -> None:
 
 
 def pattern(nbytes: int, seed: int) -> Any:
-    """The same bytes with any version of any library."""
+    """Returns bytes that depend on no version of a library."""
     return ((torch.arange(nbytes, dtype=torch.int64) + seed) * 2654435761 % 2**32 >> 13).to(torch.uint8)
 
 

@@ -577,7 +577,7 @@ TEST_P(scatter_contract, every_pair_of_alignments) {
   EXPECT_TRUE(back.holds(expected(pieces, content, room)));
 }
 
-// The definition of the digest, one word after another.
+// Adds the digest of the content as its definition says, word by word.
 void add_by_definition(detail::digest_sums& sums, std::span<const std::byte> content, std::uint64_t row) {
   const auto factor = [](std::uint64_t i) {
     std::uint64_t mixed = (i + 1) * 0x9E3779B97F4A7C15U;
@@ -597,7 +597,7 @@ void add_by_definition(detail::digest_sums& sums, std::span<const std::byte> con
   }
 }
 
-// Device memory with random content, parts of it, and their sums.
+// Device memory with random content, parts of it, and the sums of their digest.
 class digest_contract : public device_contract {
  protected:
   static constexpr std::size_t room = 3 << 20;
@@ -645,7 +645,7 @@ class digest_contract : public device_contract {
   std::optional<scoped_stream> stream_;
 };
 
-TEST_P(digest_contract, parts_of_any_length_and_alignment) {
+TEST_P(digest_contract, parts_may_have_any_length_and_alignment) {
   for (const std::size_t bytes : {0, 1, 7, 8, 9, 15, 16, 17, 4095, 4096, 4097, 3 * 4096 + 4081}) {
     for (std::size_t offset = 0; offset < 18; ++offset) {
       add(offset, bytes, bytes + offset);
@@ -655,7 +655,7 @@ TEST_P(digest_contract, parts_of_any_length_and_alignment) {
   }
 }
 
-TEST_P(digest_contract, a_large_part_after_small_ones) {
+TEST_P(digest_contract, a_large_part_may_follow_small_ones) {
   add(5, 10, 0);
   add(16, 5000, std::uint64_t{1} << 40);
   add(0, room - 3, 17);
@@ -663,7 +663,7 @@ TEST_P(digest_contract, a_large_part_after_small_ones) {
   EXPECT_EQ(result(), expected_);
 }
 
-TEST_P(digest_contract, more_parts_than_one_kernel_takes) {
+TEST_P(digest_contract, a_call_may_have_more_parts_than_one_launch_takes) {
   std::minstd_rand random(5);
   for (const std::size_t count : {127, 128, 129, 300}) {
     for (std::size_t i = 0; i < count; ++i) {
@@ -675,7 +675,7 @@ TEST_P(digest_contract, more_parts_than_one_kernel_takes) {
   }
 }
 
-TEST_P(digest_contract, no_parts_add_nothing) {
+TEST_P(digest_contract, an_empty_list_adds_nothing) {
   submit();
   EXPECT_EQ(result(), expected_);
 }
@@ -706,7 +706,7 @@ TEST_P(digest_contract, host_memory_has_the_same_digest) {
 }
 
 TEST_P(digest_contract, memory_past_an_allocation_is_an_error) {
-  if (GetParam() == "cuda") GTEST_SKIP() << "an access to invalid memory ends the use of the CUDA context";
+  if (GetParam() == "cuda") GTEST_SKIP() << "an access to invalid memory makes the CUDA context unusable";
   const digest_part past{memory_->data() + 4096, room, 0};
   PENSTOCK_EXPECT_OK(session().add_to_digest({&past, 1}, sums(), *stream_));
   const auto outcome = session().synchronize(*stream_);

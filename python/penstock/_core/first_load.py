@@ -51,9 +51,9 @@ class FirstLoad:
         self._import_seconds = self._import_seconds or package_seconds + time.perf_counter() - self._import_began
 
     def of(self, filename: Any, device: Any, as_torch: bool = False) -> FirstLoad:
-        """Starts the first load. If the target is a GPU, opens the file, and its threads pin memory and create streams in the background.
+        """Starts the first load. If the target is a GPU, opens the file, and prepares its threads, pinned memory and streams in the background.
 
-        `as_torch`: the load needs all tensors of the file, as PyTorch tensors. The read then starts at once.
+        `as_torch`: the load needs all tensors of the file, as PyTorch tensors. The read then starts at once, without this preparation.
         """
         if self._done or self._thread is not None:
             return self
@@ -65,7 +65,7 @@ class FirstLoad:
                 self._file = _native.open(os.fspath(filename))
                 header = _native.read_safetensors(self._file) if as_torch else None
                 self.mark("engine")
-                # Not both: while threads pin memory, all other calls of the driver wait for them, also those that the read makes.
+                # Never both: while threads pin memory, all other driver calls wait, including those of the read.
                 if header is None or not self._start(self._file, header, device):
                     self._file.prepare(device)
             except Exception:  # not a single file, or a mistake that the load itself will report
@@ -75,7 +75,7 @@ class FirstLoad:
         return self
 
     def _start(self, file: _native.File, header: _native.TensorHeader, device: Any) -> bool:
-        """Allocates memory for all tensors, and starts reading. Returns False if each tensor must be checked first."""
+        """Allocates memory for all tensors, and starts reading. Returns False if there is nothing to read, or each tensor must be checked."""
         nbytes, _, packed = header.place(_native.MODEL_ALIGNMENT)
         if not nbytes or "F4" in header.kinds():
             return False

@@ -467,8 +467,8 @@ def _new_storages(told: list[tuple[int, str]], device: Any) -> list[Any]:
 
 
 def _read_storages(source: Source, storages: list[Any], meanwhile: Callable[[], _Result]) -> tuple[_Result, bytes]:
-    """Reads the storages, and returns the result of meanwhile(), which is called during the reads, and the storages' digest. Each group's digest is
-    computed while the next groups are read.
+    """Reads the storages, and calls meanwhile() during the reads. Returns its result and the digest of the storages. Each group's digest is computed
+    while the next groups are read.
     """
     rows, row = [], 0
     for each in storages:

@@ -110,7 +110,7 @@ class _EarlyUnpickler(_Unpickler):
 
 
 def _is_plain_class(found: Any) -> bool:
-    """Returns True if unpickling an instance sets the attributes, and runs no code of the class."""
+    """Returns True if unpickling an instance only sets its attributes, and runs no code of the class."""
     return (
         isinstance(found, type)
         and all(getattr(found, each) is getattr(object, each) for each in ("__new__", "__reduce__", "__reduce_ex__", "__hash__"))
@@ -123,7 +123,7 @@ def _bound(function: Any, owner: Any) -> Any:
     return types.MethodType(function, owner)
 
 
-# The functions and classes in pickles of tensors, and others that use no tensor's contents.
+# The functions and classes that pickles of tensors name, and others that do not use the contents of tensors.
 _EARLY = [collections.OrderedDict, torch.Size, torch.device, _bound]
 _EARLY += [getattr(torch._utils, f"_rebuild_{each}", None) for each in ("tensor_v2", "tensor_v3", "parameter", "parameter_with_state")]
 
