@@ -12,10 +12,13 @@ namespace {
 
 constexpr std::uint64_t small_copy = std::uint64_t{1} << 20;
 
-// Small copies finish before the watcher would check them. polled: a thread is polling this pipe and also checks copies.
+// A small copy finishes before the watcher would check it. With several messages, waiting for each would put the copies one after the
+// other. polled: a thread is polling this pipe and also checks copies.
 void look_after_copies(const incoming& of, std::uint64_t bytes, staging::feeders& copies, bool polled) {
   using clock = std::chrono::steady_clock;
-  const auto until = clock::now() + std::chrono::microseconds(bytes <= small_copy && !polled ? 30 : 0);
+  (void)copies.pump();
+  const bool is_soon = bytes <= small_copy && of.is_alone && !polled;
+  const auto until = clock::now() + std::chrono::microseconds(is_soon ? 30 : 0);
   while (of.parts_left.load(std::memory_order_acquire) > 1 && clock::now() < until) {
     if (!copies.pump()) staging::relax();
   }

@@ -89,6 +89,7 @@ class incoming {
   std::uint64_t bytes = 0;             // of all tensors
   // Device targets are written in the order of their streams. All work is on the streams when the starting call returns.
   bool on_streams = false;
+  bool is_alone = true;  // when it started, no other message of the pipe was being received or waited to be
 
   std::vector<carrier*> by;  // by tensor; null: it is in the announcement, or empty
 

@@ -17,6 +17,7 @@ constexpr std::array<char, 8> magic{'p', 'e', 'n', 's', 't', 'o', 'c', 'k'};
 
 class writer {
  public:
+  writer() { out_.reserve(256); }  // enough for most messages
   template <class Number>
   void number(Number value) {
     static_assert(std::is_integral_v<Number>);

@@ -72,9 +72,7 @@ status session::prepare(receive_operation& op) {
       continue;
     }
     const auto make = [&] { return std::make_unique<channel::device_copies>(with_, *connection_, op); };
-    if (op.places[i].on_device()) {
-      op.delivery_of<channel::device_copies>(nullptr, make).add(i, 0, tensors[i].length, in_line.data());
-    }
+    if (op.places[i].on_device()) op.delivery_of<channel::device_copies>(nullptr, make).add(i, 0, tensors[i].length, in_line.data());
     in_line = in_line.subspan(tensors[i].length);
   }
   op.all_deliveries_known();
@@ -98,6 +96,7 @@ void session::begin_receive(receive_operation& op) noexcept {
     }
     message.received = true;
     receiving_now_.emplace(message.number, &op);
+    op.is_alone = come_.empty() && receiving_now_.size() == 1;
     op.retain();  // on behalf of its parts
     op.move_to(receive_operation::stage::waiting);
     known = true;
@@ -109,11 +108,7 @@ void session::begin_receive(receive_operation& op) noexcept {
     return;
   }
   if (!problem.ok()) return;
-  if (op.turn.over()) {
-    begin_parts(op);
-    return;
-  }
-  await_turn(op, with_.runtime->feeders());
+  op.turn.over() ? begin_parts(op) : await_turn(op, with_.runtime->feeders());
 }
 
 void session::may_begin(receive_operation& op, const status& outcome) noexcept {

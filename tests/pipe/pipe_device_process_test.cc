@@ -1,4 +1,6 @@
 // Tensors in device memory, between processes: sent over the connection, or mapped from one process into the other.
+#include <deque>
+#include <string>
 #include <thread>
 
 #include "pipe/device_process_fixture.hpp"
@@ -95,6 +97,79 @@ TEST_P(pipe_device_processes, one_that_is_killed_while_it_sends_gives_no_wrong_b
     EXPECT_EQ(pipe_.next(never).wait().error.code(), errc::closed);
     pipe_.close();
     expect_nothing_mapped();
+  }
+}
+
+TEST_P(pipe_device_processes, messages_that_have_come_are_received_at_once_in_order_and_one_may_fail) {
+  constexpr std::size_t count = 30;
+  constexpr std::size_t size = 100'000;
+  constexpr std::size_t wrong = 7;
+  start("answers", size);
+  ASSERT_EQ(peer_->line(), "there");
+  for (const bool fails : {false, true}) {
+    SCOPED_TRACE(fails);
+    struct receive_of_one {
+      incoming_message message;
+      operation receiving;
+    };
+    std::deque<receive_of_one> all(count);
+    std::deque<guarded_memory> targets;
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_TRUE(pipe_.send({"answer"}).wait().ok());
+      targets.push_back(on_device(size));
+      targets.back().fill(bytes(size, std::byte{7}));
+    }
+    ASSERT_TRUE(pipe_.send({"come?"}).wait().ok());
+    ASSERT_EQ(peer_->line(), "come");  // so none of these is pushed
+    if (fails && maps()) doors_.driver->fail("copy", wrong + 1, status(errc::device, "injected"), 1);
+    for (std::size_t i = 0; i < count; ++i) {
+      all[i].receiving = pipe_.receive(all[i].message, std::vector<incoming_target>{{targets[i].data(), size}});
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      SCOPED_TRACE(i);
+      const auto got = all[i].receiving.wait();
+      EXPECT_EQ(all[i].message.metadata(), std::to_string(i + 1 + (fails ? count : 0)));
+      if (fails && maps() && i == wrong) {
+        EXPECT_EQ(got.error.code(), errc::device) << told(got.error);
+        continue;
+      }
+      ASSERT_TRUE(got.ok()) << told(got.error);
+      targets[i].expect(bytes(size, std::byte{42}));
+    }
+    doors_.driver->clear_faults();
+  }
+}
+
+TEST_P(pipe_device_processes, one_that_is_killed_among_many_receives_ends_all_of_them) {
+  constexpr std::size_t count = 30;
+  constexpr std::size_t size = 1 * mib;
+  for (int round = 0; round < 4; ++round) {
+    SCOPED_TRACE(round);
+    start("answers", size);
+    ASSERT_EQ(peer_->line(), "there");
+    std::deque<incoming_message> messages(count);
+    std::deque<operation> receiving;
+    std::deque<guarded_memory> targets;
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_TRUE(pipe_.send({"answer"}).wait().ok());
+      targets.push_back(on_device(size));
+    }
+    ASSERT_TRUE(pipe_.send({"come?"}).wait().ok());
+    ASSERT_EQ(peer_->line(), "come");
+    for (std::size_t i = 0; i < count; ++i) {
+      receiving.push_back(pipe_.receive(messages[i], std::vector<incoming_target>{{targets[i].data(), size}}));
+      if (i == count * static_cast<std::size_t>(round) / 4) peer_->kill();
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      SCOPED_TRACE(i);
+      const auto got = receiving[i].wait();
+      EXPECT_TRUE(got.ok() || got.error.code() == errc::closed) << told(got.error);
+      if (got.ok()) targets[i].expect(bytes(size, std::byte{42}));
+      targets[i].fill(bytes(size, std::byte{9}));
+    }
+    pipe_.close();
+    expect_nothing_mapped();
+    for (auto& each : targets) each.expect(bytes(size, std::byte{9}));
   }
 }
 
