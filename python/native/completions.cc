@@ -14,8 +14,13 @@ namespace penstock::python {
 
 namespace {
 
-// Time given to waiting threads to report themselves.
+using clock = std::chrono::steady_clock;
+
+// Time after which a completed request is reported if no thread has waited for it: if only the request keeps itself alive, and if Python
+// refers to it, so that a thread may still wait.
 constexpr std::chrono::microseconds moment(200);
+constexpr std::chrono::milliseconds longer_moment(5);
+constexpr auto never = clock::time_point::max();
 
 // Number of forks from the first process to this one.
 std::atomic<unsigned> process_number{0};
@@ -64,17 +69,39 @@ class completions {
   void push(under_way* ended) noexcept {
     const std::lock_guard guard(lock_);
     if (stopped_) return;  // leaked, with everything that it keeps
-    const bool was_empty = first_ == nullptr;
-    (was_empty ? first_ : last_->next_) = ended;
+    (first_ == nullptr ? first_ : last_->next_) = ended;
     last_ = ended;
     if (!has_thread_.load()) start_if_possible();
-    const bool hurries = ended->hurries() && !std::exchange(hurries_, true);
-    if (was_empty || hurries) wake_.notify_one();
+    if (ended->hurries() || settling_ > 0) {
+      report_at(clock::now());
+    } else if (!ended->is_awaited()) {
+      report_at(clock::now() + (ended->references_.load() > 1 ? clock::duration(longer_moment) : moment));
+    }
   }
 
   void hurry() noexcept {
     const std::lock_guard guard(lock_);
-    if (first_ != nullptr && !std::exchange(hurries_, true)) wake_.notify_one();
+    if (first_ != nullptr) report_at(clock::now());
+  }
+
+  // Releases the settled requests at the head of the list. Call after a thread has waited: the module's thread was perhaps not woken for
+  // its request.
+  void waited() noexcept {
+    under_way* settled = nullptr;
+    {
+      const std::lock_guard guard(lock_);
+      auto** end = &settled;
+      std::size_t kept = 0;
+      for (; first_ != nullptr && first_->settled(); end = &(*end)->next_) {
+        *end = first_;
+        first_ = std::exchange(first_->next_, nullptr);
+        kept += (*end)->keeps_process_ ? 1 : 0;
+      }
+      if (first_ != nullptr) report_at(clock::now() + longer_moment);
+      count_ -= kept;
+      if (settled != nullptr) quiet_.notify_all();
+    }
+    while (settled != nullptr) std::exchange(settled, settled->next_)->release();
   }
 
   // Waits until nothing is in flight. Needs the GIL and releases it while blocked. Returns false if a signal handler has raised; the
@@ -84,7 +111,11 @@ class completions {
       {
         const without_gil unlocked;
         std::unique_lock guard(lock_);
-        if (quiet_.wait_for(guard, interrupt_interval, [this] { return count_ == 0 && first_ == nullptr && !reporting_; })) return true;
+        if (first_ != nullptr) report_at(clock::now());
+        ++settling_;
+        const bool quiet = quiet_.wait_for(guard, interrupt_interval, [this] { return count_ == 0 && first_ == nullptr && !reporting_; });
+        --settling_;
+        if (quiet) return true;
       }
       if (interrupted()) return false;
     }
@@ -172,10 +203,20 @@ class completions {
     return first;
   }
 
+  // Call with the lock held.
+  void report_at(clock::time_point when) noexcept {
+    if (when >= report_at_) return;
+    report_at_ = when;
+    wake_.notify_one();
+  }
+
   // Returns all completed requests, in order. Null: the thread must exit.
   under_way* take() {
     std::unique_lock guard(lock_);
-    wake_.wait(guard, [this] { return first_ != nullptr || stopping_ || resting_; });
+    while (!stopping_ && !resting_ && (first_ == nullptr || clock::now() < report_at_)) {
+      if (first_ == nullptr && clock::now() >= report_at_) report_at_ = never;
+      report_at_ == never ? wake_.wait(guard) : void(wake_.wait_until(guard, report_at_));
+    }
     if (first_ == nullptr && !stopping_) {
       resting_ = false;
       has_thread_.store(false);
@@ -183,8 +224,7 @@ class completions {
       quiet_.notify_all();
       return nullptr;
     }
-    wake_.wait_for(guard, moment, [this] { return hurries_ || stopping_; });
-    hurries_ = false;
+    report_at_ = never;
     stopped_ = first_ == nullptr;
     reporting_ = !stopped_;
     return std::exchange(first_, nullptr);
@@ -193,10 +233,11 @@ class completions {
   std::mutex lock_;  // guards the members below
   std::condition_variable wake_;
   std::condition_variable quiet_;
-  under_way* first_ = nullptr;  // list of completed requests, linked by next_
-  under_way* last_ = nullptr;   // valid if first_ is not null
-  bool hurries_ = false;        // one of them must be reported without delay
-  std::size_t count_ = 0;       // requests that the interpreter waits for, from begin() until they are reported
+  under_way* first_ = nullptr;           // list of completed requests, linked by next_
+  under_way* last_ = nullptr;            // valid if first_ is not null
+  clock::time_point report_at_ = never;  // when the thread looks at the list
+  int settling_ = 0;                     // threads in settle()
+  std::size_t count_ = 0;                // requests that the interpreter waits for, from begin() until they are reported
   bool reporting_ = false;
   bool stopping_ = false;
   bool stopped_ = false;
@@ -228,6 +269,11 @@ void under_way::ended() noexcept {
   } else {
     release();
   }
+}
+
+under_way::awaited::~awaited() {
+  of_.waiting_.fetch_sub(1);
+  if (of_.home_ != nullptr && !of_.left_behind()) of_.home_->waited();
 }
 
 void under_way::hurry() noexcept {

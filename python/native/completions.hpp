@@ -3,8 +3,8 @@
 // A request keeps its memory and its file, which belong to Python, alive until it completes. Engine threads must never wait for the GIL,
 // because a thread that holds it may be waiting for them. So an engine callback only appends the request to a list. One thread of this
 // module takes the GIL for all listed requests, releases what they kept and runs the user's callbacks. A thread that waits for a request
-// needs the GIL in any case, and does this itself. So if there is no callback to run, the module's thread lets the waiting thread go first;
-// otherwise the two would exchange the GIL for each request.
+// needs the GIL in any case, and does this itself. So if there is no callback to run, and Python still refers to a request, the module's
+// thread leaves it to that thread for some milliseconds; otherwise the two would exchange the GIL for each request.
 //
 // At interpreter shutdown, the module waits for all requests in flight, and its thread exits before Python does. Requests that complete
 // later are leaked, because Python must no longer be used. In a forked child, the parent's requests never complete and are also leaked;
@@ -46,6 +46,18 @@ class under_way {
   void never_began() noexcept;
   // Call when the running request has completed. Any thread, with or without the GIL. Does not block.
   void ended() noexcept;
+  // While this exists, a thread waits for the request and reports it itself.
+  class awaited {
+   public:
+    explicit awaited(under_way& of) noexcept : of_(of) { of_.waiting_.fetch_add(1); }
+    awaited(const awaited&) = delete;
+    awaited& operator=(const awaited&) = delete;
+    ~awaited();
+
+   private:
+    under_way& of_;
+  };
+  [[nodiscard]] bool is_awaited() const noexcept { return waiting_.load() > 0; }
   // Returns true in a process forked after it started: it never completes here and is not reported.
   [[nodiscard]] bool left_behind() const noexcept;
   // Returns true if the thread no longer exists: the caller that starts the request then waits for it and calls report().
@@ -70,6 +82,7 @@ class under_way {
   inline static std::atomic<int> count_{0};
   const bool keeps_process_;
   std::atomic<int> references_{1};
+  std::atomic<int> waiting_{0};  // threads that wait for it
   std::atomic<bool> settled_{false};
   completions* home_ = nullptr;
   unsigned process_ = 0;

@@ -169,6 +169,7 @@ bool flight::wait_once(std::chrono::nanoseconds time) {
 }
 
 bool flight::wait(std::optional<double> timeout_s) {
+  const awaited by_this_thread(*this);
   const auto until = timeout_s ? deadline_after(*timeout_s) : deadline_clock::time_point::max();
   while (!done()) {
     const auto time = clock::now();
@@ -176,13 +177,20 @@ bool flight::wait(std::optional<double> timeout_s) {
     wait_in_steps(std::min<clock::duration>(interrupt_interval, until - time));
     if (interrupted()) throw nb::python_error();
   }
-  if (now() != state::ended) return true;
-  kept_.let_go();
-  if (callbacks_.empty() && prelude_ == nullptr && !must_wait()) {
-    reported_ = true;
-    settle();
-  }
+  if (now() == state::ended) let_go();
   return true;
+}
+
+void flight::let_go() {
+  kept_.let_go();
+  if (!callbacks_.empty() || prelude_ != nullptr || must_wait()) return;
+  reported_ = true;
+  settle();
+}
+
+void flight::dropped() {
+  if (!left_behind() && !settled() && now() == state::ended) let_go();
+  if (settled()) let_go_of_python();
 }
 
 void flight::let_go_of_python() {

@@ -99,8 +99,8 @@ class flight final : public under_way {
   void forget_callback(nb::handle callback);
   void report() override;
   [[nodiscard]] bool hurries() const noexcept override { return has_callbacks_.load(); }
-  // Releases Python objects when no future refers to this any more. Needs the GIL.
-  void let_go_of_python();
+  // Call with the GIL when no future refers to this any more: releases Python objects if it has completed.
+  void dropped();
   // After completion: true if the request was cancelled.
   [[nodiscard]] bool was_cancelled();
   // Returns the object for concurrent.futures, created on first use.
@@ -130,6 +130,8 @@ class flight final : public under_way {
   template <class Start>
   void begin_and(Start start);
   void started();
+  void let_go();
+  void let_go_of_python();
   void tell() noexcept;  // called on an engine thread
   std::optional<failure> first_failure();
 
@@ -162,7 +164,7 @@ class future {
   future& operator=(future&&) = delete;
   ~future() {
     if (flight_ == nullptr) return;
-    if (flight_->settled()) flight_->let_go_of_python();
+    flight_->dropped();
     flight_->release();
   }
   [[nodiscard]] flight& operator*() const noexcept { return *flight_; }

@@ -127,15 +127,30 @@ void take_buffers(landing& where, flight& of, nb::handle into, const stream_hand
   });
 }
 
-// Calls finish(message, arrays); arrays is None if the user gave buffers.
-nb::object finished(const nb::object& finish, const std::shared_ptr<incoming_message>& message, landing& where) {
+nb::list payloads_of(const incoming_message& message) {
+  nb::list out;
+  for (const auto& each : message.payloads()) out.append(nb::bytes(reinterpret_cast<const char*>(each.bytes.data()), each.bytes.size()));
+  return out;
+}
+
+nb::list tensors_of(const incoming_message& message) {
+  nb::list out;
+  for (const auto& each : message.tensors()) {
+    out.append(nb::make_tuple(each.length, bytes_of(each.metadata), std::string(each.device), std::string(each.target_device)));
+  }
+  return out;
+}
+
+// Returns finish(metadata, payloads, tensors, arrays), or None if finish is None. arrays is None if the user gave buffers.
+nb::object finished(const nb::object& finish, const incoming_message& message, landing& where) {
+  if (finish.is_none()) return nb::none();
   nb::object arrays = nb::none();
   if (!where.is_given) {
     nb::list made;
     for (auto& each : where.made) made.append(each.into_array());
     arrays = made;
   }
-  return finish(python_message{message}, arrays);
+  return finish(bytes_of(message.metadata()), payloads_of(message), tensors_of(message), arrays);
 }
 
 future send(const python_pipe& self, const nb::bytes& metadata, const nb::sequence& payloads, const nb::sequence& tensors,
@@ -174,7 +189,7 @@ future receive(const python_pipe& self, nb::handle into, const stream_handles& s
   take_buffers(*where, *made, into, streams);
   made->start_other(
       [&, target = self.target](io_callback told) { return target->receive(*message, where->given, within(timeout), std::move(told)); },
-      [message, where, finish = std::move(finish)] { return finished(finish, message, *where); });
+      [message, where, finish = std::move(finish)] { return finished(finish, *message, *where); });
   return made;
 }
 
@@ -205,7 +220,7 @@ future receive_anywhere(const python_pipe& self, std::optional<bool> asks, nb::o
         }
         return [message, where, options](io_callback told) { return message->receive(where->given, options, std::move(told)); };
       },
-      [message, where, finish = std::move(finish)] { return finished(finish, message, *where); });
+      [message, where, finish = std::move(finish)] { return finished(finish, *message, *where); });
   return made;
 }
 
@@ -221,7 +236,7 @@ future receive_message(const python_message& self, nb::handle into, const stream
         if (on_stream) return message->receive_on_stream(*std::move(targets), within(timeout), std::move(told));
         return message->receive(*std::move(targets), within(timeout), std::move(told));
       },
-      [message, where, finish = std::move(finish)] { return finished(finish, message, *where); });
+      [message, where, finish = std::move(finish)] { return finished(finish, *message, *where); });
   return made;
 }
 
@@ -308,30 +323,15 @@ nb::list pipe_stats(const python_pipe& self) {
 void add_pipes(nb::module_& module) {
   nb::class_<python_message>(module, "_PipeMessage")
       .def_prop_ro("metadata", [](const python_message& self) { return bytes_of(self.target->metadata()); })
-      .def_prop_ro("payloads",
-                   [](const python_message& self) {
-                     nb::list out;
-                     for (const auto& each : self.target->payloads()) {
-                       out.append(nb::bytes(reinterpret_cast<const char*>(each.bytes.data()), each.bytes.size()));
-                     }
-                     return out;
-                   })
-      .def_prop_ro(
-          "tensors",
-          [](const python_message& self) {
-            nb::list out;
-            for (const auto& each : self.target->tensors()) {
-              out.append(nb::make_tuple(each.length, bytes_of(each.metadata), std::string(each.device), std::string(each.target_device)));
-            }
-            return out;
-          })
-      .def("receive", &receive_message<false>, "into"_a.none(), "streams"_a, "timeout"_a.none(), "finish"_a)
-      .def("receive_on_stream", &receive_message<true>, "into"_a, "streams"_a, "timeout"_a.none(), "finish"_a);
+      .def_prop_ro("payloads", [](const python_message& self) { return payloads_of(*self.target); })
+      .def_prop_ro("tensors", [](const python_message& self) { return tensors_of(*self.target); })
+      .def("receive", &receive_message<false>, "into"_a.none(), "streams"_a, "timeout"_a.none(), "finish"_a.none())
+      .def("receive_on_stream", &receive_message<true>, "into"_a, "streams"_a, "timeout"_a.none(), "finish"_a.none());
   nb::class_<python_pipe>(module, "_Pipe")
       .def("send", &send, "metadata"_a, "payloads"_a, "tensors"_a, "facts"_a, "devices"_a, "streams"_a, "timeout"_a.none())
       .def("next", &next, "timeout"_a.none(), "finish"_a)
-      .def("receive", &receive, "into"_a, "streams"_a, "timeout"_a.none(), "finish"_a)
-      .def("receive_anywhere", &receive_anywhere, "asks"_a.none(), "make"_a, "timeout"_a.none(), "finish"_a)
+      .def("receive", &receive, "into"_a, "streams"_a, "timeout"_a.none(), "finish"_a.none())
+      .def("receive_anywhere", &receive_anywhere, "asks"_a.none(), "make"_a, "timeout"_a.none(), "finish"_a.none())
       .def("explain", &explain_pipe)
       .def("stats", &pipe_stats)
       .def("close", [](const python_pipe& self) {

@@ -15,6 +15,7 @@ class prelude final : public under_way {
   // Call once, with the GIL. Keeps the flight until its completion is reported.
   void start(const flight::starter& first);
   void report() override;
+  [[nodiscard]] bool hurries() const noexcept override { return !of_.is_awaited(); }
   void cancel() { running_.cancel(); }
   // Needs the GIL and releases it while blocked. Returns the outcome, or nothing on timeout.
   std::optional<io_result> wait(std::chrono::nanoseconds time);

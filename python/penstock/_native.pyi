@@ -646,26 +646,28 @@ def _settle() -> None: ...
 def _under_way() -> int: ...
 def _held_memories() -> int: ...
 
+_Told = tuple[int, bytes, str, str]  # a tensor of a message
+
 class _PipeMessage:
     @property
     def metadata(self) -> bytes: ...
     @property
     def payloads(self) -> list[bytes]: ...
     @property
-    def tensors(self) -> list[tuple[int, bytes, str, str]]: ...
+    def tensors(self) -> list[_Told]: ...
     def receive(
         self,
         into: Sequence[_Buffer] | None,
         streams: Sequence[int],
         timeout: float | None,
-        finish: Callable[[_PipeMessage, list[Any] | None], _T],
+        finish: Callable[[bytes, list[bytes], list[_Told], list[Any] | None], _T] | None,
     ) -> Future[_T]: ...
     def receive_on_stream(
         self,
         into: Sequence[_Buffer],
         streams: Sequence[int],
         timeout: float | None,
-        finish: Callable[[_PipeMessage, list[Any] | None], _T],
+        finish: Callable[[bytes, list[bytes], list[_Told], list[Any] | None], _T] | None,
     ) -> Future[_T]: ...
 
 class _Pipe:
@@ -685,14 +687,14 @@ class _Pipe:
         into: Sequence[_Buffer],
         streams: Sequence[int],
         timeout: float | None,
-        finish: Callable[[_PipeMessage, list[Any] | None], _T],
+        finish: Callable[[bytes, list[bytes], list[_Told], list[Any] | None], _T] | None,
     ) -> Future[_T]: ...
     def receive_anywhere(
         self,
         asks: bool | None,
         make: Callable[[_PipeMessage], tuple[list[_Buffer], list[int]]],
         timeout: float | None,
-        finish: Callable[[_PipeMessage, list[Any] | None], _T],
+        finish: Callable[[bytes, list[bytes], list[_Told], list[Any] | None], _T] | None,
     ) -> Future[_T]: ...
     def explain(
         self,

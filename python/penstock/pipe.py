@@ -252,7 +252,7 @@ class Descriptor:
             buffers = buffers or []
             memory = [memory_of(each) for each in buffers]
             streams = streams_for(stream, memory)
-        ended = self._native.receive_on_stream(memory, streams, seconds_of(timeout), _nothing)
+        ended: Future[None] = self._native.receive_on_stream(memory, streams, seconds_of(timeout), None)
         if ended.done():
             ended.result()
         told = self._native.tensors
@@ -369,7 +369,7 @@ class Pipe(Closable):
 
     def _receive_memory(self, memory: list[Any], streams: list[int], timeout: float) -> Future[None]:
         """Receives into buffers and returns nothing. The counterpart of `_send_memory()`."""
-        return self._native.receive(memory, streams, timeout, _nothing)
+        return self._native.receive(memory, streams, timeout, None)
 
     def next(self, timeout: float | None = None) -> Future[Descriptor]:
         """Returns a future of the next message's `Descriptor`, so that you can allocate memory before you receive the tensors. `timeout` is in
@@ -524,20 +524,15 @@ def _choices(told: list[tuple[str, bool, str]]) -> list[ChannelChoice]:
     return [ChannelChoice(*each) for each in told]
 
 
-def _nothing(native: _native._PipeMessage, arrays: list[Any] | None) -> None:
-    """Returns nothing, for a receive whose caller needs only the tensors."""
-
-
-def _finisher(into: list[Any] | None = None, room: Room | None = None) -> Callable[[_native._PipeMessage, list[Any] | None], Message]:
+def _finisher(into: list[Any] | None = None, room: Room | None = None) -> Callable[..., Message]:
     """Returns the function that builds the `Message` after a receive."""
 
-    def finish(native: _native._PipeMessage, arrays: list[Any] | None) -> Message:
-        told = native.tensors
+    def finish(metadata: bytes, payloads: list[bytes], told: list[tuple[int, bytes, str, str]], arrays: list[Any] | None) -> Message:
         if arrays is not None:
             tensors = [array_of(array, facts_of(*each)) for array, each in zip(arrays, told)]
         else:
             tensors = (into or []) if room is None else room.arrays()
-        return Message(native.metadata, native.payloads, tensors, told)
+        return Message(metadata, payloads, tensors, told)
 
     return finish
 

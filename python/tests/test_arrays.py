@@ -254,9 +254,10 @@ def test_work_is_queued_on_the_stream_in_use(case: Case) -> None:
         pytest.skip("only libraries for GPUs have streams")
     library, device = case.library, case.device
     before = library.handle_of(library.current_stream(device))
+    assert library.current_handle(device) == before
     stream = library.new_stream(device)
     with library.using(stream, device):
-        assert library.handle_of(library.current_stream(device)) == library.handle_of(stream) != before
+        assert library.handle_of(library.current_stream(device)) == library.handle_of(stream) == library.current_handle(device) != before
         array = library.empty((4,), library.dtype("float32"), device)
         library.mark(device).synchronize()
     assert library.handle_of(library.current_stream(device)) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,46 @@ def test_a_request_keeps_its_buffer_until_it_has_ended(path: Path) -> None:
         del target
         settled()
         assert gone() is None
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "dropped"])
+def test_a_request_that_nobody_waits_for_lets_go(path: Path, is_kept: bool) -> None:
+    before = (_native._under_way(), _native._held_memories())
+    with penstock.open(path) as file:
+        futures = [file.pread(bytearray(1000), i) for i in range(50)]
+        while not all(future.done() for future in futures):
+            time.sleep(0.001)
+        if not is_kept:
+            del futures
+            assert _native._held_memories() == before[1]
+        until = time.monotonic() + 60
+        while _native._held_memories() != before[1] and time.monotonic() < until:
+            time.sleep(0.001)
+        assert _native._held_memories() == before[1]
+        if is_kept:
+            assert [future.result() for future in futures] == [1000] * 50
+            del futures
+        settled()
+        assert _native._under_way() == before[0]
+
+
+def test_requests_whose_threads_stop_waiting_are_reported(path: Path) -> None:
+    """A thread that waits for a request reports it. One that gives up leaves that to the module's thread."""
+    before = (_native._under_way(), _native._held_memories())
+    with penstock.open(path) as file:
+        for timeout in (0, 1e-6, 1e-5, 1e-4):
+            futures = [file.pread(bytearray(NBYTES)) for _ in range(20)]
+            for future in futures:
+                with contextlib.suppress(TimeoutError):
+                    future.result(timeout)
+            del future
+            until = time.monotonic() + 60
+            while _native._held_memories() != before[1] and time.monotonic() < until:
+                time.sleep(0.001)
+            assert _native._held_memories() == before[1]
+            del futures
+        settled()
+        assert _native._under_way() == before[0]
 
 
 def test_a_request_lets_go_when_it_fails(path: Path) -> None:

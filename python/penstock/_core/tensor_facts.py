@@ -192,7 +192,7 @@ def streams_of(tensors: Iterable[Any]) -> list[int]:
             continue
         place = library, library.device_of(each)
         if place not in handles:
-            handles[place] = library.handle_of(library.current_stream(place[1])) if is_gpu(place[1]) else 0
+            handles[place] = library.current_handle(place[1]) if is_gpu(place[1]) else 0
         found.append(handles[place])
     return found
 

@@ -105,7 +105,7 @@ def marks_of(places: Places) -> list[Any]:
 
 def streams_of(places: Places) -> dict[Place, int]:
     """Returns the handle of each current stream."""
-    return {(library, device): library.handle_of(library.current_stream(device)) for library, device in places}
+    return {(library, device): library.current_handle(device) for library, device in places}
 
 
 def handles_for(locals_: Iterable[Local], streams: dict[Place, int]) -> list[int]:

@@ -248,6 +248,10 @@ class Library:
         """Returns a stream's CUDA handle."""
         return 0
 
+    def current_handle(self, device: str) -> int:
+        """Returns the CUDA handle of a GPU's current stream."""
+        return self.handle_of(self.current_stream(device))
+
     def using(self, stream: Any, device: str) -> contextlib.AbstractContextManager[Any]:
         """Makes a GPU and, unless it is None, a stream on it current in this thread. Does nothing for libraries without streams."""
         return contextlib.nullcontext()

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from ... import _native
-from ..devices import is_gpu, name_for_torch
+from ..devices import is_gpu, name_for_torch, number_of
 from ..huge_pages import ask_for_huge_pages
 from ..numpy_types import dtype_of
 from ..torch_memory import copy_into, is_wrapper, plain_copy, problem_of, target_problem_of
 from .library import Arena, Facts, Library, View
 
 __all__ = ["LIBRARY", "count_changes"]
+
+_ask_handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # ten times faster than creating the stream object
 
 
 @functools.lru_cache(4096)
@@ -30,21 +32,18 @@ def _strides_of(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 class _TorchArena:
     def __init__(self, memory: Any) -> None:
-        self._as_strided = torch.as_strided
-        self._current_stream = torch.cuda.current_stream
-        self._storage_reference = torch.multiprocessing.reductions.StorageWeakRef
         self._bytes = memory
         self._bases: dict[Any, tuple[Any, int]] = {}
         self._stream = self._before = None
         if self._bytes.is_cuda:
             self._stream = torch.cuda.current_stream(self._bytes.device)
             self._before = self._stream.record_event()
-            self._handle, self._ask_handle = self._stream.cuda_stream, getattr(torch._C, "_cuda_getCurrentRawStream", None)
+            self._handle = self._stream.cuda_stream
         nbytes = memory.numel()
         self.memory = _native.Pointer(memory.data_ptr(), nbytes, memory) if nbytes else b""
 
     def views(self, rows: Iterable[View], found: dict[str, Any]) -> None:
-        as_strided, bases = self._as_strided, self._bases
+        as_strided, bases = torch.as_strided, self._bases
         for name, dtype, shape, start, _ in rows:
             base = bases.get(dtype)
             if base is None:
@@ -59,17 +58,14 @@ class _TorchArena:
             self._before.synchronize()
 
     def use(self) -> None:
-        if self._stream is None:
+        if self._stream is None or (_ask_handle is not None and _ask_handle(self._bytes.get_device()) == self._handle):
             return
-        device = self._bytes.device
-        if self._ask_handle is not None and self._ask_handle(device.index) == self._handle:  # ten times faster than creating the stream object
-            return
-        current = self._current_stream(device)
+        current = torch.cuda.current_stream(self._bytes.device)
         if current != self._stream:
             self._bytes.record_stream(current)
 
     def held(self) -> Callable[[], bool]:
-        storage = self._storage_reference(self._bytes.untyped_storage())
+        storage = torch.multiprocessing.reductions.StorageWeakRef(self._bytes.untyped_storage())
         return lambda: not storage.expired()
 
 
@@ -221,6 +217,9 @@ class Torch(Library):
 
     def handle_of(self, stream: Any) -> int:
         return int(stream.cuda_stream)
+
+    def current_handle(self, device: str) -> int:
+        return super().current_handle(device) if _ask_handle is None else int(_ask_handle(number_of(device)))
 
     def using(self, stream: Any, device: str) -> contextlib.AbstractContextManager[Any]:
         if not is_gpu(device):
