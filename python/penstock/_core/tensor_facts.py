@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
+from .arrays import library_named, library_of
 from .converters import Converter, converter_of, memory_of
 from .devices import device_name, is_gpu, is_torch_device, known_device
 from .errors import InvalidArgument
@@ -52,7 +53,7 @@ def describe(tensor: Any) -> bytes:
         dtype, shape = getattr(tensor, "dtype", None), getattr(tensor, "shape", None)
         if dtype is None or shape is None:
             return b""
-        lengths = tuple(int(each) for each in shape)
+        lengths = tuple(map(int, shape))
     except Exception:  # PyTorch's nested and uninitialized tensors, which fail later, when they are sent
         return b""
     return _described(str(dtype).removeprefix("torch."), lengths)
@@ -96,6 +97,8 @@ def array_of(memory: Any, facts: TensorFacts) -> Any:
 
 def buffers_of(value: Any, argument: str) -> list[Any]:
     """Returns a list of buffers. Raises TypeError for anything else, including a single buffer, whose rows would otherwise be taken for buffers."""
+    if type(value) in (list, tuple):
+        return list(value)
     memory = (str, bytes, bytearray, memoryview, _native.DeviceBuffer, _native.Pointer)
     if isinstance(value, memory) or hasattr(value, "__dlpack__") or not hasattr(value, "__iter__"):
         raise TypeError(f"{argument} must be a list of buffers, not {type(value).__name__}")
@@ -118,8 +121,6 @@ def bytes_of(value: Any, argument: str) -> bytes:
 
 def _name_of_device_of(tensor: Any) -> str:
     """Returns the device of a tensor. Objects without memory give "host", and fail when they are sent."""
-    from .arrays import library_of
-
     library = library_of(tensor)
     if library is not None:
         return library.device_of(tensor)
@@ -181,14 +182,12 @@ def streams_for(stream: Any, tensors: Sequence[Any]) -> list[int]:
 
 def streams_of(tensors: Iterable[Any]) -> list[int]:
     """Returns the handle of each tensor's current stream; 0 for the default stream and for host memory."""
-    from .arrays import library_of
-
     handles: dict[tuple[Library, str], int] = {}
     found = []
     for each in tensors:
         library = library_of(each)
         if library is None or not library.has_streams:
-            found.append(_stream_told_by(each))
+            found.append(0 if isinstance(each, _native.DeviceBuffer) else _stream_told_by(each))
             continue
         place = library, library.device_of(each)
         if place not in handles:
@@ -207,8 +206,6 @@ def _stream_told_by(array: Any) -> int:
 
 def _library_for(device: Any) -> Library | None:
     """Returns the library that creates arrays on a GPU; None for DeviceBuffers."""
-    from .arrays import library_named
-
     library = choose_library(device)[0]
     return None if library == "penstock" else library_named(library)
 
@@ -231,8 +228,6 @@ class Room:
         if device is None:
             return
         if is_torch_device(device):
-            from .arrays import library_named
-
             self._library = library_named("torch")
         self._device = known_device(device)
         if is_gpu(self._device):
@@ -279,8 +274,6 @@ class Room:
 
     def arrays(self) -> list[Any]:
         """Returns the arrays. Notifies PyTorch's allocator of the stream that uses them."""
-        from .arrays import library_of
-
         for array, stream in self._made:
             library = library_of(array)
             if library is not None:
@@ -292,8 +285,6 @@ class Room:
         return library.current_stream(name) if self._handle is None else library.stream_at(self._handle, name)
 
     def _make(self, name: str, told: _Told) -> tuple[Any, int]:
-        from .arrays import library_named
-
         library, nbytes = self._library, told[0]
         if library is None and is_gpu(name):
             library = _library_for(name)
