@@ -77,6 +77,13 @@ def _word_and_shape(metadata: bytes) -> tuple[str, tuple[int, ...]] | None:
 
 
 def facts_of(nbytes: int, metadata: bytes, device: str, target_device: str) -> TensorFacts:
+    """Returns a tensor's facts. Caches those with a short description, because the peer chooses its length."""
+    found = _facts_of if len(metadata) <= 256 else _facts_of.__wrapped__
+    return found(nbytes, metadata, device, target_device)
+
+
+@functools.lru_cache(1024)
+def _facts_of(nbytes: int, metadata: bytes, device: str, target_device: str) -> TensorFacts:
     told = _word_and_shape(metadata)
     if told is not None:
         word, shape = told
