@@ -42,6 +42,7 @@ mount::mount(runtime& with, std::uint64_t device)
       background_collector_(with, background_lanes_, disk_, right_of_way_, request_priority::background,
                             background_lane_count(with.cores())),
       disk_(staging::disk_lanes::usual_count(with.cores()), with.kernel(), with.feeders(), ring_refusal(with.options()), &answer_times_),
+      pinner_(waiting_for_device_, disk_),
       lanes_(with.lanes(), spin(with, 500us), &with.feeders()),
       stream_lanes_({.most = stream_lane_count(with.cores()), .usual = stream_lane_count(with.cores()), .urgent_in_a_row = most_urgent},
                     spin(with, 200us), nullptr),
@@ -58,6 +59,7 @@ void mount::direct(path::job_queues& jobs, request_priority of) noexcept {
   jobs.lanes = &lanes(of);
   jobs.keeping = jobs.background ? &background_lanes_ : &keeping_lanes_;
   jobs.disk = &disk_;
+  jobs.pinner = &pinner_;
 }
 
 mount::~mount() {

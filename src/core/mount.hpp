@@ -12,6 +12,7 @@
 #include "staging/answer_times.hpp"
 #include "staging/disk_lanes.hpp"
 #include "staging/lanes.hpp"
+#include "staging/slab_pinner.hpp"
 #include "staging/waiting_lanes.hpp"
 
 namespace penstock::core {
@@ -71,6 +72,7 @@ class mount {
   core::collector collector_;
   core::collector background_collector_;
   staging::disk_lanes disk_;
+  staging::threaded_pinner pinner_;
   staging::lanes lanes_;
   staging::work_list stream_works_;
   staging::work_list stream_works_ahead_;

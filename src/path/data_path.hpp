@@ -90,6 +90,7 @@ struct job_queues {
 
   staging::lanes* lanes = nullptr;
   staging::disk_lanes* disk = nullptr;
+  staging::slab_pinner* pinner = nullptr;     // pins memory for disk; null: disk lanes do so themselves
   staging::lanes* keeping = nullptr;          // null: such jobs go to the other lanes
   staging::waiting_lanes* waiting = nullptr;  // for a server that may answer slowly
   source::turnstile* turns = nullptr;         // for a remote source

@@ -105,7 +105,7 @@ staged::slab_wait staged::take_slab(job& item) {
     if (!item.on_disk_lane) return wait_for_slab(item, bytes, item.way == way::far ? staging::slab_user::far : item.queues->slab_user());
     auto& pool = item.place.via->pool();
     auto& waits_since = progress_of(item).slab_wanted_ns;
-    const auto free = pool.try_take(bytes, item.place.via->session(), staging::slab_user::disk);
+    const auto free = pool.try_take(bytes, item.place.via->session(), staging::slab_user::disk, item.queues->pinner);
     if (free && !*free) {
       if (waits_since == 0) waits_since = pool.begin_wait(staging::slab_user::disk);
     } else {
@@ -134,11 +134,13 @@ std::uint64_t staged::slab_need(const job& item) {
 
 void staged::finish(job& item, std::uint64_t bytes, status error) {
   progress_of(item).slab.give_back();
+  if (item.on_disk_lane) item.queues->disk->slab_returned();
   item.owner->finished(item, bytes, error.ok() ? error : error.with_context("staged"));
 }
 
 void staged::hand_over(job& item, status why) {
   progress_of(item).slab.give_back();
+  if (item.on_disk_lane) item.queues->disk->slab_returned();
   item.moved = 0;
   item.owner->hand_over(item, why.with_context("staged"));
 }

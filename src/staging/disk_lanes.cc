@@ -116,6 +116,7 @@ class disk_lanes::lane {
   unsigned failed_reaps_ = 0;
   bool dead_ = false;
   bool refused_ = false;              // the next work item cannot start yet
+  unsigned returns_ = 0;              // the value of disk_lanes::returns_ before it was tried
   std::atomic<bool> in_ring_{false};  // sleeps in the ring because there is nothing to start
   // The contents of a slot in the ring's buffer table.
   struct registered {
@@ -162,7 +163,8 @@ bool disk_lanes::lane::startable() const noexcept {
 
 bool disk_lanes::lane::start_works() {
   bool progressed = false;
-  refused_ = false;
+  returns_ = house_.returns_.load();
+  if (std::exchange(refused_, false)) house_.refused_.store(false);
   while (startable()) {
     const unsigned most_begun = late() ? most_depth : tasks_in_flight;
     if (ring_task* task = tasks_ < std::max(most_tasks, most_begun) ? house_.take_ready() : nullptr) {
@@ -177,6 +179,7 @@ bool disk_lanes::lane::start_works() {
     if (!item->run()) {
       house_.queue_.put_back(*from, *item);
       refused_ = true;
+      house_.refused_.store(true);
       break;
     }
     progressed = true;
@@ -256,7 +259,8 @@ bool disk_lanes::lane::reap() {
   if (wait && late() && (!active_.empty() || house_.queue_.size() > 0)) house_.times_->held_back();
   if (wait) {
     in_ring_.store(true);
-    wait = refused_ || !startable();  // a thread that pushed before in_ring_ was set does not wake this lane
+    // A thread that pushed or returned a slab before in_ring_ was set does not wake this lane.
+    wait = (refused_ && returns_ == house_.returns_.load()) || !startable();
   }
   auto count = or_no_memory([&] { return ring_->reap(events, wait); });
   in_ring_.store(false);
@@ -482,6 +486,11 @@ void disk_lanes::end_ready(const void* group) {
     cancel(*each);
     each->done(*each);
   }
+}
+
+void disk_lanes::slab_returned() {
+  returns_.fetch_add(1);
+  if (refused_.load()) wake();
 }
 
 void disk_lanes::wake() {

@@ -87,6 +87,8 @@ class disk_lanes {
   void release_trimmed();
   // Ends the group's tasks that are ready and have not started: their pieces are cancelled and no bytes are transferred.
   void end_ready(const void* group);
+  // Call when there may be a slab for a work item that could not start: a lane runs it again. Does not block.
+  void slab_returned();
   // Starts the task on this lane. Call only from run() of a work item on a disk lane.
   static void begin(ring_task& task);
 
@@ -112,6 +114,8 @@ class disk_lanes {
   std::atomic<bool> started_{false};
   std::atomic<unsigned> working_{0};  // lanes with a working ring
   std::atomic<unsigned> trims_{0};
+  std::atomic<unsigned> returns_{0};  // of slabs
+  std::atomic<bool> refused_{false};  // a work item waits for a slab
   status start_problem_;
   const status died_{errc::unsupported, "io_uring stopped working"};
   std::vector<std::unique_ptr<lane>> lanes_;

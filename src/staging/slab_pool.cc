@@ -1,6 +1,7 @@
 #include "staging/slab_pool.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <numeric>
 #include <utility>
@@ -69,11 +70,11 @@ std::size_t slab_pool::class_of(std::size_t bytes) noexcept {
   return found;
 }
 
-result<slab> slab_pool::try_take(std::size_t bytes, device::session& session, slab_user user) {
+result<slab> slab_pool::try_take(std::size_t bytes, device::session& session, slab_user user, slab_pinner* elsewhere) {
   assert(bytes <= large_slab_bytes);
   if (user == slab_user::ahead && is_wanted()) return slab{};
   bool used_up = false;
-  auto taken = take_or_grow(class_of(bytes), session, user, used_up);
+  auto taken = take_or_grow(class_of(bytes), session, user, elsewhere, used_up);
   if (used_up && user != slab_user::ahead && taken && !*taken) note_wanted();
   return taken;
 }
@@ -93,29 +94,51 @@ void slab_pool::note_wanted() noexcept {
   if (ask_ != nullptr) ask_(ask_context_);
 }
 
-result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& session, slab_user user, bool& used_up) {
+result<slab> slab_pool::take_or_grow(std::size_t wanted, device::session& session, slab_user user, slab_pinner* elsewhere, bool& used_up) {
   std::uint64_t trims_before = 0;
+  std::size_t grows = wanted;
+  bool asks = false;
   {
     const std::lock_guard guard(lock_);
     trims_before = trims_;
     if (slab found = take_from(wanted, user)) return found;
     if (slab found = take_instead(wanted, user)) return found;
-    if (growing_ || at_limit(wanted, user)) return slab{};
+    if (growing_ >= (elsewhere != nullptr ? most_pinning : 1) || at_limit(wanted, user)) return slab{};
     if (!may_grow(wanted, user)) return pop(wanted, user);
     used_up = free_number() == max_chunks;
     if (used_up) return pop(wanted, user);
-    growing_ = true;
+    grows = affordable(wanted);
+    asks = elsewhere != nullptr && slabs_out_[static_cast<std::size_t>(user)] > 0 && refusal_.ok() && grows == wanted && has_numbers();
+    if (!asks) ++growing_;
   }
-  const status grown = or_no_memory([&] { return grow(affordable(wanted), session); });
+  if (asks) {
+    elsewhere->ask(*this, slab_classes[wanted].slab_bytes, session);
+    return slab{};
+  }
+  const status grown = or_no_memory([&] { return grow(grows, session, elsewhere != nullptr); });
   used_up = !grown.ok();
   const std::lock_guard guard(lock_);
-  growing_ = false;
+  --growing_;
   refusal_ = grown;
   returned_.notify_all();
   if (slab found = pop(wanted, user)) return found;
   // Nothing is free and nothing will be returned, so waiting would never end. The next attempt may pin what has been trimmed since then.
   if (!grown.ok() && trimming_ == 0 && trims_ == trims_before && all_out() == 0) return grown;
   return slab{};
+}
+
+void slab_pool::pin_more(std::size_t bytes, device::session& session) {
+  const auto wanted = class_of(bytes);
+  {
+    const std::lock_guard guard(lock_);
+    if (!free_[wanted].empty() || growing_ >= most_pinning || affordable(wanted) != wanted || !has_numbers()) return;
+    ++growing_;
+  }
+  status grown = or_no_memory([&] { return grow(wanted, session, true); });
+  const std::lock_guard guard(lock_);
+  --growing_;
+  refusal_ = std::move(grown);
+  returned_.notify_all();
 }
 
 // Takes a slab of the wanted size, or a larger one if that size has run out.
@@ -135,7 +158,7 @@ slab slab_pool::pop(std::size_t wanted_class, slab_user user) {
 slab slab_pool::take_instead(std::size_t wanted_class, slab_user user) {
   const bool is_first = wanted_class != 0 && slabs_of_class_[wanted_class] == 0;
   const bool returns_soon = user == slab_user::cpu || user == slab_user::disk;
-  if (!returns_soon || !(growing_ || is_first)) return {};
+  if (!returns_soon || !(growing_ > 0 || is_first)) return {};
   const auto index = static_cast<std::size_t>(user);
   for (std::size_t of_class = wanted_class + 1; of_class < class_count; ++of_class) {
     if (bytes_out_[index] + slab_classes[of_class].slab_bytes > most_bytes_[index] / 2) return {};
@@ -178,19 +201,28 @@ void slab_pool::count(const slab& used, bool taken) noexcept {
 }
 
 // Returns the wanted size, or the largest if a chunk of the wanted size would use budget that the first chunk of the largest size needs.
-// Large slabs can serve every size, but small ones cannot.
+// Large slabs can serve every size, but small ones cannot. Call with the lock held.
 std::size_t slab_pool::affordable(std::size_t wanted) const noexcept {
   constexpr std::size_t largest = class_count - 1;
   if (has_largest_) return wanted;
-  const std::size_t both = slab_classes[wanted].chunk_bytes + slab_classes[largest].chunk_bytes;
+  const std::size_t both = (growing_ + 1) * slab_classes[wanted].chunk_bytes + slab_classes[largest].chunk_bytes;
   return budget_.used_bytes.load() + both > budget_.limit_bytes ? largest : wanted;
 }
 
-status slab_pool::grow(std::size_t of_class, device::session& session) {
-  const auto [slab_bytes, length] = slab_classes[of_class];
+// Returns a quarter of what there is, but at least one slab and one huge page. Call with the lock held.
+std::size_t slab_pool::little_chunk(std::size_t of_class) const noexcept {
+  const auto [slab_bytes, chunk_bytes] = slab_classes[of_class];
+  const std::size_t quarter = slabs_of_class_[of_class] * slab_bytes / 4;
+  return std::bit_floor(std::clamp(quarter, std::max(slab_bytes, 2 * mib), chunk_bytes));
+}
+
+status slab_pool::grow(std::size_t of_class, device::session& session, bool little) {
+  const std::size_t slab_bytes = slab_classes[of_class].slab_bytes;
+  std::size_t length = slab_classes[of_class].chunk_bytes;
   {
     const std::lock_guard guard(lock_);
-    free_[of_class].reserve(slabs_of_class_[of_class] + length / slab_bytes);
+    if (little) length = little_chunk(of_class);
+    free_[of_class].reserve(slabs_of_class_[of_class] + most_pinning * slab_classes[of_class].chunk_bytes / slab_bytes);
   }
   if (!budget_.reserve(length)) return {errc::out_of_memory, "the pinned memory budget is exhausted"};
   auto mapped = or_no_memory([&] { return kernel_.map_memory(length, -1); });

@@ -18,6 +18,17 @@
 
 namespace penstock::staging {
 
+class slab_pool;
+
+// Pins memory on another thread. ask: for one slab of at least so many bytes. Does not block.
+class slab_pinner {
+ public:
+  virtual void ask(slab_pool& pool, std::size_t bytes, device::session& session) = 0;
+
+ protected:
+  ~slab_pinner() = default;
+};
+
 // The slab sizes, and the chunks from which they are cut. Chunks are small because a program's first request waits until the first chunk is
 // pinned (0.2 ms for 1 MiB).
 struct slab_class {
@@ -79,6 +90,7 @@ class slab_pool {
   // Limits for grow_slowly().
   static constexpr std::size_t returns_between_chunks = 2048;
   static constexpr std::chrono::milliseconds quickly{2};
+  static constexpr unsigned most_pinning = 2;  // threads that pin memory at the same time, if a slab_pinner asks them
 
   // most_for_cpu, most_for_disk: the maximum number of bytes that such users may have before further ones wait. Slabs of the smallest size
   // count only for far and background users.
@@ -90,7 +102,11 @@ class slab_pool {
   // Returns a slab of at least `bytes` (at most large_slab_bytes), or an empty one if none is free now. Returns an error if no slab exists
   // and the first chunk cannot be pinned. session pins a new chunk for all contexts of its driver. If a CPU or disk user is the first to
   // need a size, or calls while another thread is pinning a chunk, it gets a larger free slab, for up to half of its share.
-  result<slab> try_take(std::size_t bytes, device::session& session, slab_user user);
+  // elsewhere: pins a new chunk if such users have slabs and the last attempt did not fail. Otherwise the calling thread pins it.
+  result<slab> try_take(std::size_t bytes, device::session& session, slab_user user, slab_pinner* elsewhere = nullptr);
+  // Pins a chunk with slabs of at least so many bytes, unless there are some. It is small if there are few, so that the first slabs are
+  // available early. Blocks. For a slab_pinner.
+  void pin_more(std::size_t bytes, device::session& session);
   // Raises the limits of CPU and disk users by these amounts, for another set of lanes that must not wait for the slabs of the first.
   void widen(std::size_t for_cpu, std::size_t for_disk) noexcept;
   // Once CPU users have this many bytes per link, pins more only occasionally while their slabs are returned quickly. Call it before the
@@ -154,7 +170,7 @@ class slab_pool {
   static std::size_t class_of(std::size_t bytes) noexcept;
 
   // used_up: set if there is no slab because no more can be pinned, rather than because the share is exhausted.
-  result<slab> take_or_grow(std::size_t wanted_class, device::session& session, slab_user user, bool& used_up);
+  result<slab> take_or_grow(std::size_t wanted_class, device::session& session, slab_user user, slab_pinner* elsewhere, bool& used_up);
   void note_wanted() noexcept;
   // Call with the lock held.
   [[nodiscard]] std::size_t all_out() const noexcept;
@@ -164,12 +180,14 @@ class slab_pool {
   [[nodiscard]] bool at_limit(std::size_t of_class, slab_user user) const noexcept;
   [[nodiscard]] bool may_grow(std::size_t of_class, slab_user user) const noexcept;
   void count(const slab& used, bool taken) noexcept;
-  [[nodiscard]] std::uint32_t free_number() const noexcept;  // max_chunks: there is none
+  [[nodiscard]] std::uint32_t free_number() const noexcept;                                              // max_chunks: there is none
+  [[nodiscard]] bool has_numbers() const noexcept { return chunk_count_ + most_pinning <= max_chunks; }  // for all that pin
   [[nodiscard]] bool is_idle(std::uint32_t index) const noexcept;
   void add_slabs(std::uint32_t index) noexcept;
 
   [[nodiscard]] std::size_t affordable(std::size_t wanted) const noexcept;
-  status grow(std::size_t of_class, device::session& session);
+  status grow(std::size_t of_class, device::session& session, bool little);
+  [[nodiscard]] std::size_t little_chunk(std::size_t of_class) const noexcept;
   std::size_t trim(std::uint32_t index);
 
   sys::kernel& kernel_;
@@ -192,7 +210,7 @@ class slab_pool {
   std::size_t returns_ = 0;                          // since the last chunk was added; like the next member, without the smallest size
   std::int64_t returned_ns_ = 0;                     // when a slab was last returned or a chunk added
   std::size_t waiting_ = 0;
-  bool growing_ = false;
+  unsigned growing_ = 0;                  // threads that pin a chunk
   status refusal_;                        // of the last attempt to pin more
   unsigned trimming_ = 0;                 // chunks that will be returned either as slabs or as budget
   std::uint64_t trims_ = 0;               // finished trims of chunks
