@@ -102,9 +102,7 @@ class mapped final : public data_path {
     auto reach = *size;
     status stop;
     item.moved = 0;
-    running_.fetch_add(1, std::memory_order_relaxed);
     const auto refusal = with_line(item.place.via->session(), [&](line& on) { return passage(*this, on, item).carry(reach, stop); });
-    running_.fetch_sub(1, std::memory_order_relaxed);
     ended_jobs_.fetch_add(1, std::memory_order_relaxed);
     if (!refusal.ok()) {
       hand_over(item, refusal, reach - item.moved);
@@ -201,11 +199,14 @@ class mapped final : public data_path {
   // continue.
   class passage {
    public:
-    passage(mapped& of, line& on, job& item) noexcept : of_(of), on_(on), item_(item), occupies_(*item.place.via) {}
+    passage(mapped& of, line& on, job& item) noexcept : of_(of), on_(on), item_(item), occupies_(*item.place.via) {
+      of_.running_.fetch_add(1, std::memory_order_relaxed);
+    }
     passage(const passage&) = delete;
     passage& operator=(const passage&) = delete;
     ~passage() {
       if (!held_.empty()) synchronize();  // copies may still be queued if memory ran out
+      of_.running_.fetch_sub(1, std::memory_order_relaxed);
     }
 
     // Transfers the job and counts the bytes that have arrived in item.moved. reach: bytes of the job that the file contains. It is reduced
