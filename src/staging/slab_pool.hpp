@@ -180,8 +180,10 @@ class slab_pool {
   [[nodiscard]] bool at_limit(std::size_t of_class, slab_user user) const noexcept;
   [[nodiscard]] bool may_grow(std::size_t of_class, slab_user user) const noexcept;
   void count(const slab& used, bool taken) noexcept;
-  [[nodiscard]] std::uint32_t free_number() const noexcept;                                              // max_chunks: there is none
-  [[nodiscard]] bool has_numbers() const noexcept { return chunk_count_ + most_pinning <= max_chunks; }  // for all that pin
+  // Returns a number that no chunk has, or max_chunks if all are taken.
+  [[nodiscard]] std::uint32_t free_number() const noexcept;
+  // Returns true if each thread that pins can still get a number.
+  [[nodiscard]] bool has_numbers() const noexcept { return chunk_count_ + most_pinning <= max_chunks; }
   [[nodiscard]] bool is_idle(std::uint32_t index) const noexcept;
   void add_slabs(std::uint32_t index) noexcept;
 

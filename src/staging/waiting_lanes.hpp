@@ -1,7 +1,6 @@
 // Threads that wait for the server of one file system, each for one read at a time. They serve reads from slow file systems that cannot, or
 // must not, use io_uring past the page cache. answer_times specifies how many are active, up to a limit. They start when work is waiting,
-// and exit after some idle time. They also pin memory for disk lanes
-// (slab_pinner). Thread-safe.
+// and exit after some idle time. They also pin memory for disk lanes (slab_pinner). Thread-safe.
 #pragma once
 
 #include <pthread.h>
